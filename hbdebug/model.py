@@ -1,0 +1,208 @@
+"""The float graph and its quantization points; no protobuf type appears here.
+
+A model is a list of *steps* in topological order. A step is a `Node`, which computes, or a
+`Point`, which passes its input on unless an assignment quantizes it. Tensors keep the names of
+the file, those behind a point included, so that two points in series, one point with several
+consumers and a calibrated graph output need no special case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hbdebug.quant import QuantParams
+
+Role: TypeAlias = Literal["weight", "activation"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorSpec:
+    """What a graph input or output looks like.
+
+    Attributes:
+        name: Tensor name.
+        dtype: NumPy dtype name, such as ``float32``.
+        shape: One entry per dimension; None where the size is not fixed by the model.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Op:
+    """One stock ONNX operator call.
+
+    Attributes:
+        op_type: ONNX operator name.
+        inputs: Tensor names; an absent optional input is the empty string.
+        outputs: Tensor names.
+        attributes: Attribute values as plain Python numbers, strings, bytes, lists, NumPy arrays
+            (tensors), or an opaque object (subgraphs).
+        domain: Operator domain; empty for ai.onnx.
+    """
+
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Node:
+    """A computing node under the name the user knows.
+
+    Attributes:
+        name: Unique name, as in the file.
+        op_type: Operator as in the file, custom operators included.
+        domain: Operator domain as in the file; empty for ai.onnx.
+        inputs: Tensor names as in the file; an absent optional input is the empty string.
+        outputs: Tensor names.
+        attributes: The node's own attributes, plain Python values.
+        body: Stock ONNX operators that compute the node in float32, in order. Tensors that exist
+            only inside start with the node's name and a slash.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    body: tuple[Op, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Point:
+    """One place where a tensor is quantized: an HzCalibration node.
+
+    Attributes:
+        name: The node's name, as in the file.
+        role: ``weight`` or ``activation``.
+        input: Tensor that is quantized.
+        output: Tensor behind the point.
+        params: How it is quantized; None when it never is (unknown or passing type).
+        enabled: Whether the file quantizes here (switched on and calibrated).
+        reason: Why ``enabled`` is False, in words for the user; empty otherwise.
+    """
+
+    name: str
+    role: Role
+    input: str
+    output: str
+    params: QuantParams | None
+    enabled: bool = True
+    reason: str = ""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The one input, in the shape that `Node.inputs` has."""
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The one output, in the shape that `Node.outputs` has."""
+        return (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skipped:
+    """Something of the model that is not analysed.
+
+    Attributes:
+        name: Node or point name.
+        op_type: Operator.
+        reason: Why, in words for the user.
+    """
+
+    name: str
+    op_type: str
+    reason: str
+
+
+Step: TypeAlias = Node | Point
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QuantModel:
+    """A float graph with its quantization points.
+
+    Attributes:
+        path: File it was read from, as the user gave it.
+        sha256: Digest of the file's content, hexadecimal.
+        kind: Kind of file, for the report, such as ``HMCT calibrated``.
+        producer: Producer name and version as the file states them.
+        opset: ai.onnx opset version of the node bodies.
+        inputs: Graph inputs that the user feeds.
+        outputs: Graph outputs; they may be outputs of points.
+        steps: Nodes and points in topological order.
+        constants: Initializers by tensor name, constants that node bodies need included.
+        skipped: What was left out on loading (``--skip-unsupported``).
+    """
+
+    path: str
+    sha256: str
+    kind: str
+    producer: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[Step, ...]
+    constants: Mapping[str, NDArray[np.generic]]
+    skipped: tuple[Skipped, ...] = ()
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Computing nodes in topological order."""
+        return tuple(step for step in self.steps if isinstance(step, Node))
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Points in topological order."""
+        return tuple(step for step in self.steps if isinstance(step, Point))
+
+    @cached_property
+    def node_by_name(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def point_by_name(self) -> Mapping[str, Point]:
+        """Points by name."""
+        return {point.name: point for point in self.points}
+
+    @cached_property
+    def producer_of(self) -> Mapping[str, Step]:
+        """The step that makes a tensor; graph inputs and constants have none."""
+        return {output: step for step in self.steps for output in step.outputs if output}
+
+    @cached_property
+    def consumers_of(self) -> Mapping[str, tuple[tuple[Step, int], ...]]:
+        """Steps that read a tensor directly, with the index of the input, in graph order."""
+        found: dict[str, list[tuple[Step, int]]] = {}
+        for step in self.steps:
+            for index, tensor in enumerate(step.inputs):
+                if tensor:
+                    found.setdefault(tensor, []).append((step, index))
+        return {tensor: tuple(steps) for tensor, steps in found.items()}
+
+    def consuming_nodes(self, point: Point) -> Iterator[tuple[Node, int]]:
+        """Yield the nodes that read a point's values, with the input's index.
+
+        A point in series behind it is looked through.
+        """
+        for step, index in self.consumers_of.get(point.output, ()):
+            if isinstance(step, Point):
+                yield from self.consuming_nodes(step)
+            else:
+                yield step, index
