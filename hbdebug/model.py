@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hbdebug.quant import QuantParams
+    from hbdebug.results import NotAnalysed
 
 Role: TypeAlias = Literal["weight", "activation"]
 
@@ -115,21 +116,6 @@ class Point:
         return (self.output,)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
-    """Something of the model that is not analysed.
-
-    Attributes:
-        name: Node or point name.
-        op_type: Operator.
-        reason: Why, in words for the user.
-    """
-
-    name: str
-    op_type: str
-    reason: str
-
-
 Step: TypeAlias = Node | Point
 
 
@@ -159,7 +145,7 @@ class QuantModel:
     outputs: tuple[TensorSpec, ...]
     steps: tuple[Step, ...]
     constants: Mapping[str, NDArray[np.generic]]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[NotAnalysed, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
