@@ -8,35 +8,22 @@ consumers and a calibrated graph output need no special case.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
 
     from hbdebug.quant import QuantParams
     from hbdebug.results import NotAnalysed
+    from hbdebug.samples import TensorSpec
 
 Role: TypeAlias = Literal["weight", "activation"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorSpec:
-    """What a graph input or output looks like.
-
-    Attributes:
-        name: Tensor name.
-        dtype: NumPy dtype name, such as ``float32``.
-        shape: One entry per dimension; None where the size is not fixed by the model.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -192,3 +179,72 @@ class QuantModel:
                 yield from self.consuming_nodes(step)
             else:
                 yield step, index
+
+
+class Assignment(Mapping[str, "QuantParams"]):
+    """Which points are quantized and how; a point that is absent is in float. Immutable.
+
+    Args:
+        params: Point name -> parameters.
+        bypassed: Consumers that read the tensor in front of a point although the point itself is
+            quantized for others: pairs (node name, input index).
+    """
+
+    __slots__ = ("_params", "bypassed")
+
+    def __init__(
+        self,
+        params: Mapping[str, QuantParams] | None = None,
+        *,
+        bypassed: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        self._params = dict(params or {})
+        self.bypassed = frozenset(bypassed)
+
+    @classmethod
+    def as_calibrated(cls, model: QuantModel) -> Assignment:
+        """Return the assignment that the file itself holds: every enabled point."""
+        return cls.of(point for point in model.points if point.enabled)
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> Assignment:
+        """Quantize exactly these points, with the parameters of the file."""
+        return cls({point.name: point.params for point in points if point.params is not None})
+
+    def __getitem__(self, point: str) -> QuantParams:
+        """Return how a point is quantized."""
+        return self._params[point]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the quantized points."""
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        """Return the number of quantized points."""
+        return len(self._params)
+
+    def changed(
+        self,
+        changes: Mapping[str, QuantParams | None],
+        *,
+        bypassed: Iterable[tuple[str, int]] = (),
+    ) -> Assignment:
+        """Return a copy with some points changed.
+
+        Args:
+            changes: Point name -> new parameters, or None to put the point in float.
+            bypassed: Further consumers that read the tensor in front of a point.
+        """
+        params = dict(self._params)
+        for point, new in changes.items():
+            if new is None:
+                params.pop(point, None)
+            else:
+                params[point] = new
+        return Assignment(params, bypassed=self.bypassed.union(bypassed))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A hashable value, equal exactly for assignments that compute the same."""
+        params = tuple(sorted((name, item.key) for name, item in self._params.items()))
+        return (params, tuple(sorted(self.bypassed)))
