@@ -9,7 +9,7 @@ consumers and a calibrated graph output need no special case.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -121,6 +121,7 @@ class QuantModel:
         steps: Nodes and points in topological order.
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
+        warnings: What about the float form of its operators the user should know.
     """
 
     path: str
@@ -133,6 +134,7 @@ class QuantModel:
     steps: tuple[Step, ...]
     constants: Mapping[str, NDArray[np.generic]]
     skipped: tuple[NotAnalysed, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -169,6 +171,16 @@ class QuantModel:
                     found.setdefault(tensor, []).append((step, index))
         return {tensor: tuple(steps) for tensor, steps in found.items()}
 
+    def upto(self, outputs: tuple[TensorSpec, ...]) -> QuantModel:
+        """Return the part of the model that some tensors depend on, with them as its outputs."""
+        needed = {spec.name for spec in outputs}
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.outputs):
+                kept.append(step)
+                needed.update(name for name in step.inputs if name)
+        return replace(self, steps=tuple(reversed(kept)), outputs=outputs)
+
     def consuming_nodes(self, point: Point) -> Iterator[tuple[Node, int]]:
         """Yield the nodes that read a point's values, with the input's index.
 
@@ -179,6 +191,20 @@ class QuantModel:
                 yield from self.consuming_nodes(step)
             else:
                 yield step, index
+
+
+def static_tensors(model: QuantModel) -> frozenset[str]:
+    """Return the tensors behind points that read a constant: quantized weights and the like.
+
+    They never change from sample to sample and are no part of the walk's state.
+    """
+    outputs = {spec.name for spec in model.outputs}
+    found: set[str] = set()
+    for point in model.points:
+        constant = point.input in model.constants or point.input in found
+        if constant and point.output not in outputs:
+            found.add(point.output)
+    return frozenset(found)
 
 
 class Assignment(Mapping[str, "QuantParams"]):

@@ -36,6 +36,9 @@ INT_RANGES = {
 FLOAT_DTYPES = ("float16", "bfloat16")
 """Types that round to a narrower float instead of to an integer grid."""
 
+PASSING_DTYPE = "float32"
+"""A type that passes values on; a `QuantParams` of it exists only to hold `dequantize_scale`."""
+
 _FLOAT16_MAX = np.float32(65504.0)
 _BFLOAT16_MASK = np.uint32(0xFFFF0000)
 
@@ -50,7 +53,7 @@ class QuantParams:
     Compare with `same_as`; ``==`` is identity, because the fields hold arrays.
 
     Attributes:
-        dtype: A key of `INT_RANGES` or one of `FLOAT_DTYPES`.
+        dtype: A key of `INT_RANGES`, one of `FLOAT_DTYPES`, or `PASSING_DTYPE`.
         scale: float32, shape ``()`` per tensor or ``(n,)`` per channel, in real units per step.
             Unused by the float types, except through ``dequantize_scale``.
         zero_point: float32, shape ``()`` or ``(n,)``; the integer that stands for 0.0.
@@ -188,6 +191,8 @@ def _fake_quantize_per_tensor(x: NDArray[np.float32], params: QuantParams) -> ND
 def _narrow(x: NDArray[np.float32], params: QuantParams) -> NDArray[np.float32]:
     """Round to float16 (to nearest even, clamped) or bfloat16 (truncated), widened again."""
     y = float_passthrough(x, params)
+    if params.dtype == PASSING_DTYPE:
+        return y.copy() if y is x else y
     if params.dtype == "bfloat16":
         bits = np.ascontiguousarray(y).view(np.uint32) & _BFLOAT16_MASK
         return bits.view(np.float32)

@@ -2,25 +2,29 @@
 
 `SensitivityResult.to_json` writes what ``sensitivity.json`` holds. Numbers are JSON numbers in
 full precision. JSON has no infinity and no NaN: an infinite SQNR (no error at all) is ``null``
-with ``"exact": true`` beside it, an undefined number (NaN) is ``null``.
+with ``"exact": true`` beside it, an undefined number (NaN) is ``null``, and every other number
+that is not finite is ``null`` with ``"non_finite": {NAME: "inf" | "-inf" | "nan"}`` beside it.
 
-Names in the JSON are fixed from schema version 1 on; additions are free.
+Names in the JSON are fixed from schema version 1 on; additions are free, so a reader ignores
+names that it does not know and gives a missing field its default.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hbdebug.errors import DataError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 SCHEMA_VERSION = 1
 
-MetricValues: TypeAlias = "Mapping[str, float]"
+_SENSITIVITY = "sensitivity"
+_LISTING = "listing"
+
+MetricValues: TypeAlias = Mapping[str, float]
 """Metric name -> mean over samples."""
 
 
@@ -275,33 +279,10 @@ class SensitivityResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready dictionaries, lists, strings and finite numbers."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "hbdebug_version": self.hbdebug_version,
-            "command": self.command,
-            "model": _plain(self.model),
-            "data": _plain(self.data),
-            "scheme": self.scheme,
-            "fidelity": self.fidelity,
-            "metrics": list(self.metrics),
-            "seed": self.seed,
-            "kind": self.kind,
-            "output_node": self.output_node,
-            "coverage": self.coverage,
-            "verdict": self.verdict,
-            "complete": self.complete,
-            "ceilings": [_plain(ceiling) for ceiling in self.ceilings],
-            "nodes": [_ranked_to_json(node) for node in self.nodes],
-            "points": [_ranked_to_json(point) for point in self.points],
-            "not_analysed": [_plain(skipped) for skipped in self.not_analysed],
-            "suggestion": None if self.suggestion is None else _plain(self.suggestion),
-            "settings": _plain(self.settings),
-            "seconds": _plain(self.seconds),
-            "warnings": list(self.warnings),
-        }
+        return {"schema_version": SCHEMA_VERSION, "record": _SENSITIVITY, **_fields_to_json(self)}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> SensitivityResult:
+    def from_json(cls, record: Any) -> SensitivityResult:
         """Read a record back.
 
         Args:
@@ -311,170 +292,302 @@ class SensitivityResult:
             DataError: The record is not one of this tool's, or of a newer schema, or a field is
                 missing or malformed; the message names it.
         """
-        version = record.get("schema_version") if hasattr(record, "get") else None
-        if not isinstance(version, int):
+        version = record.get("schema_version") if isinstance(record, Mapping) else None
+        if not isinstance(version, int) or isinstance(version, bool):
             raise DataError(
                 "not a result of hbdebug: no schema_version in it",
                 hint="Give the sensitivity.json that `hbdebug sensitivity` wrote.",
             )
         if version > SCHEMA_VERSION:
             raise DataError(
-                f"written with schema version {version}; this hbdebug reads up to "
-                f"{SCHEMA_VERSION}",
+                f"written with schema version {version}; this hbdebug reads up to {SCHEMA_VERSION}",
                 hint="Upgrade hbdebug, or measure again with this version.",
             )
-        try:
-            return cls(
-                hbdebug_version=record["hbdebug_version"],
-                command=record["command"],
-                model=ModelInfo(**record["model"]),
-                data=DataInfo(**{**record["data"], "samples": tuple(record["data"]["samples"])}),
-                scheme=record["scheme"],
-                fidelity=record["fidelity"],
-                metrics=tuple(record["metrics"]),
-                seed=record["seed"],
-                kind=record["kind"],
-                output_node=record["output_node"],
-                coverage=record["coverage"],
-                verdict=record["verdict"],
-                complete=record["complete"],
-                ceilings=tuple(_ceiling(item) for item in record["ceilings"]),
-                nodes=tuple(_node_result(item) for item in record["nodes"]),
-                points=tuple(_point_result(item) for item in record["points"]),
-                not_analysed=tuple(NotAnalysed(**item) for item in record["not_analysed"]),
-                suggestion=_suggestion(record["suggestion"]),
-                settings=record["settings"],
-                seconds=record["seconds"],
-                warnings=tuple(record["warnings"]),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+        kind = record.get("record", _SENSITIVITY)
+        if kind != _SENSITIVITY:
             raise DataError(
-                f"a malformed result: {type(error).__name__}: {error}",
-                hint="The file was edited or cut short; run `hbdebug sensitivity` again.",
-            ) from error
+                f"holds a {kind!r} record of hbdebug, not a sensitivity result",
+                hint="Give the sensitivity.json that `hbdebug sensitivity` wrote.",
+            )
+        return _read_record(cls, record, "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedPoint:
+    """One point, as ``hbdebug info`` lists it.
+
+    Attributes:
+        name: Point name, as in the file.
+        role: ``weight`` or ``activation``.
+        dtype: Quantized type; empty when it is not known.
+        granularity: ``per-tensor`` or ``per-channel``; empty without a grid.
+        threshold: Largest calibrated threshold; None without one.
+        scale: Largest scale; None without one.
+        tensor: Tensor that is quantized.
+        consumers: Names of the nodes that read it.
+        enabled: Whether the file quantizes here.
+        reason: Why it does not, in words; empty otherwise.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    granularity: str
+    threshold: float | None
+    scale: float | None
+    tensor: str
+    consumers: tuple[str, ...]
+    enabled: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedNode:
+    """One computing node, as ``hbdebug info`` lists it.
+
+    Attributes:
+        name: Node name, as in the file.
+        op_type: Operator.
+        points: Names of the points that ``hbdebug sensitivity`` would quantize for it.
+        analysed: Whether it would be ranked.
+        reason: Why it would not, in words; empty otherwise.
+    """
+
+    name: str
+    op_type: str
+    points: tuple[str, ...]
+    analysed: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelListing:
+    """What ``hbdebug info`` shows of a model, without running it.
+
+    Attributes:
+        hbdebug_version: Version that read the model.
+        model: The model.
+        coverage: The coverage line.
+        points: Every point, in graph order.
+        nodes: Every computing node, in graph order; those left out on loading come last.
+    """
+
+    hbdebug_version: str
+    model: ModelInfo
+    coverage: str
+    points: tuple[ListedPoint, ...]
+    nodes: tuple[ListedNode, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON-ready dictionaries, lists, strings and finite numbers."""
+        return {"schema_version": SCHEMA_VERSION, "record": _LISTING, **_fields_to_json(self)}
+
+
+def _fields_to_json(record: Any) -> dict[str, Any]:
+    return {item.name: _plain(getattr(record, item.name)) for item in fields(record)}
 
 
 def _plain(value: Any) -> Any:
     """Turn records, tuples and mappings into JSON types; non-finite numbers into null."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
+    if is_dataclass(value):
+        return _record_to_json(value)
+    if isinstance(value, Mapping):
+        return _mapping_to_json(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    if hasattr(value, "item"):
+        # NumPy scalars, which json refuses although they are plain numbers.
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _effect_to_json(effect: Effect | None) -> dict[str, Any] | None:
-    if effect is None:
-        return None
-    record: dict[str, Any] = dict(_plain(effect.values))
-    record["interval"] = None if effect.interval is None else _plain(effect.interval)
-    record["exact"] = effect.exact
+def _record_to_json(record: Any) -> dict[str, Any]:
+    if isinstance(record, Effect):
+        return _effect_to_json(record)
+    if isinstance(record, (NodeResult, PointResult)):
+        return _ranked_to_json(record)
+    return _fields_to_json(record)
+
+
+def _mapping_to_json(values: Mapping[str, Any], *, exact: bool | None = None) -> dict[str, Any]:
+    """Write a mapping, with what undoes each null that stands for a number.
+
+    Args:
+        values: Names and values; of metrics, most of the time.
+        exact: Value of the ``exact`` entry; None writes ``true`` when an infinite SQNR needs it
+            and leaves it out otherwise.
+    """
+    record = {str(name): _plain(value) for name, value in values.items()}
+    if exact is None and values.get("sqnr_db") == math.inf:
+        exact = True
+    if exact is not None:
+        record["exact"] = exact
+    lost = {
+        str(name): str(float(value))
+        for name, value in values.items()
+        if value is not None
+        and record[str(name)] is None
+        and str(float(value)) != str(_absent_number(name, exact=bool(exact)))
+    }
+    if lost:
+        record["non_finite"] = lost
+    return record
+
+
+def _absent_number(name: str, *, exact: bool) -> float:
+    """Return the number that a null stands for when nothing beside it says otherwise."""
+    return math.inf if exact and name == "sqnr_db" else math.nan
+
+
+_ENDS = ("interval[0]", "interval[1]")
+
+
+def _effect_to_json(effect: Effect) -> dict[str, Any]:
+    """Write an effect in the short form of the schema: metrics beside ``interval``."""
+    ends = dict(zip(_ENDS, effect.interval or (), strict=False))
+    record = _mapping_to_json({**effect.values, **ends}, exact=effect.exact)
+    record["interval"] = [record.pop(end) for end in ends] or None
     record["flags"] = list(effect.flags)
     return record
 
 
 def _ranked_to_json(item: NodeResult | PointResult) -> dict[str, Any]:
-    """Write effects in the short form of the schema: metrics beside ``interval``."""
-    record: dict[str, Any] = {}
-    for name in item.__dataclass_fields__:
-        value = getattr(item, name)
-        record[name] = _effect_to_json(value) if isinstance(value, Effect) else _plain(value)
+    """Write a line of a ranking; the outputs of ``alone`` go one level up, by the schema."""
+    record = _fields_to_json(item)
     record["outputs"] = _plain(item.alone.outputs)
     if isinstance(item, NodeResult):
-        for part in ("weights", "activations"):
-            effect = getattr(item, part)
+        for part, effect in (("weights", item.weights), ("activations", item.activations)):
             if effect is not None:
                 record[part]["outputs"] = _plain(effect.outputs)
     return record
 
 
-def _number(name: str, value: float | None, *, exact: bool) -> float:
-    """Undo the JSON form of numbers that JSON cannot hold."""
-    if value is not None:
-        return value
-    return math.inf if exact and name == "sqnr_db" else math.nan
+_Record = TypeVar("_Record")
 
 
-def _values(record: Mapping[str, Any], *, exact: bool = False) -> dict[str, float]:
-    return {name: _number(name, value, exact=exact) for name, value in record.items()}
+def _malformed(where: str, problem: str) -> DataError:
+    return DataError(
+        f"a malformed result: {where or 'the record'}: {problem}",
+        hint="The file was edited or cut short; run `hbdebug sensitivity` again.",
+    )
 
 
-def _outputs(record: Mapping[str, Any], *, exact: bool = False) -> dict[str, MetricValues]:
-    return {output: _values(values, exact=exact) for output, values in record.items()}
+def _read_record(cls: type[_Record], record: Any, where: str) -> _Record:
+    """Build a record from its JSON form, checking every field against its annotation.
+
+    Args:
+        cls: Dataclass to build.
+        record: JSON value.
+        where: Path of the value inside the file, for the error message.
+    """
+    if not isinstance(record, Mapping):
+        raise _malformed(where, f"expected an object, found {record!r:.60}")
+    found: dict[str, Any] = {}
+    hints = get_type_hints(cls)
+    for item in fields(cls):  # type: ignore[arg-type]  # every caller passes a dataclass
+        path = f"{where}.{item.name}" if where else item.name
+        if item.name not in record:
+            if _has_default(item):
+                continue
+            raise _malformed(path, "missing")
+        value, hint = record[item.name], hints[item.name]
+        if hint == Effect or (Effect in get_args(hint) and value is not None):
+            outputs = record if item.name == "alone" else value
+            found[item.name] = _read_effect(value, outputs, path)
+        else:
+            found[item.name] = _read(hint, value, path)
+    return cls(**found)
 
 
-def _effect(record: Mapping[str, Any] | None, outputs: Mapping[str, Any]) -> Effect | None:
-    if record is None:
-        return None
-    apart = {"interval", "exact", "flags", "outputs"}
-    interval = record["interval"]
-    exact = record["exact"]
+def _has_default(item: Field[Any]) -> bool:
+    return item.default is not MISSING or item.default_factory is not MISSING
+
+
+def _read_effect(record: Any, holder: Any, where: str) -> Effect:
+    """Read the short form of an effect, whose outputs are in ``holder``."""
+    if not isinstance(record, Mapping):
+        raise _malformed(where, f"expected an object, found {record!r:.60}")
+    for name in ("interval", "exact", "flags"):
+        if name not in record:
+            raise _malformed(f"{where}.{name}", "missing")
+    if "outputs" not in holder:
+        raise _malformed(f"{where}: outputs", "missing")
+    apart = {"interval", "flags", "outputs"}
+    metrics = {name: value for name, value in record.items() if name not in apart}
+    if record["interval"] is not None:
+        pair = _read(tuple[Any, Any], record["interval"], f"{where}.interval")
+        metrics.update(zip(_ENDS, pair, strict=True))
+    values = _read(MetricValues, metrics, where)
+    ends = [values.pop(end) for end in _ENDS if end in values]
     return Effect(
-        values=_values(
-            {name: value for name, value in record.items() if name not in apart}, exact=exact
-        ),
-        outputs=_outputs(outputs, exact=exact),
-        interval=None if interval is None else (interval[0], interval[1]),
-        exact=exact,
-        flags=tuple(record["flags"]),
+        values=values,
+        outputs=_read(Mapping[str, MetricValues], holder["outputs"], f"{where}: outputs"),
+        interval=(ends[0], ends[1]) if ends else None,
+        exact=_read(bool, record["exact"], f"{where}.exact"),
+        flags=_read(tuple[str, ...], record["flags"], f"{where}.flags"),
     )
 
 
-def _required_effect(record: Mapping[str, Any], outputs: Mapping[str, Any]) -> Effect:
-    effect = _effect(record, outputs)
-    if effect is None:
-        raise TypeError("alone is null")
-    return effect
+def _lost_number(text: Any, where: str) -> float:
+    if text not in ("inf", "-inf", "nan"):
+        raise _malformed(where, f"expected inf, -inf or nan in non_finite, found {text!r:.60}")
+    return float(text)
 
 
-def _node_result(record: Mapping[str, Any]) -> NodeResult:
-    fields = {name: value for name, value in record.items() if name != "outputs"}
-    fields["points"] = tuple(fields["points"])
-    fields["alone"] = _required_effect(record["alone"], record["outputs"])
-    for part in ("weights", "activations"):
-        half = record[part]
-        fields[part] = _effect(half, half["outputs"] if half else {})
-    return NodeResult(**fields)
+def _read(hint: Any, value: Any, where: str) -> Any:
+    """Read a JSON value as what an annotation asks for."""
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        (kind,) = (arg for arg in get_args(hint) if arg is not types.NoneType)
+        return None if value is None else _read(kind, value, where)
+    if origin is tuple:
+        return _read_tuple(get_args(hint), value, where)
+    if origin is Mapping:
+        return _read_mapping(get_args(hint)[1], value, where)
+    if is_dataclass(hint):
+        return _read_record(hint, value, where)  # type: ignore[arg-type]  # a class, not an object
+    return _read_scalar(hint, value, where)
 
 
-def _point_result(record: Mapping[str, Any]) -> PointResult:
-    fields = {name: value for name, value in record.items() if name != "outputs"}
-    fields["consumers"] = tuple(fields["consumers"])
-    fields["alone"] = _required_effect(record["alone"], record["outputs"])
-    return PointResult(**fields)
+def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _malformed(where, f"expected a list, found {value!r:.60}")
+    if kinds[-1] is not Ellipsis and len(value) != len(kinds):
+        raise _malformed(where, f"expected {len(kinds)} entries, found {len(value)}")
+    return tuple(_read(kinds[0], item, f"{where}[{index}]") for index, item in enumerate(value))
 
 
-def _ceiling(record: Mapping[str, Any]) -> Ceiling:
-    return Ceiling(
-        name=record["name"],
-        fidelity=record["fidelity"],
-        outputs=_measured(record["outputs"]),
-    )
+def _read_mapping(kind: Any, value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _malformed(where, f"expected an object, found {value!r:.60}")
+    if kind is not float:
+        return {name: _read(kind, item, f"{where}.{name}") for name, item in value.items()}
+    exact, lost = value.get("exact", False) is True, value.get("non_finite", {})
+    if not isinstance(lost, Mapping):
+        raise _malformed(f"{where}.non_finite", f"expected an object, found {lost!r:.60}")
+    numbers = {}
+    for name, item in value.items():
+        if name in {"exact", "non_finite"}:
+            continue
+        if item is not None:
+            numbers[name] = _read_scalar(float, item, f"{where}.{name}")
+        elif name in lost:
+            numbers[name] = _lost_number(lost[name], f"{where}.{name}")
+        else:
+            numbers[name] = _absent_number(name, exact=exact)
+    return numbers
 
 
-def _measured(outputs: Mapping[str, Any]) -> dict[str, MetricValues]:
-    """Read a whole-model measurement; one without any error has a largest error of 0."""
-    return {
-        output: _values(values, exact=values.get("max_abs_error") == 0)
-        for output, values in outputs.items()
-    }
+_SCALARS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _suggestion(record: Mapping[str, Any] | None) -> Suggestion | None:
-    if record is None:
-        return None
-    curve = tuple(
-        CurveStep(
-            lifted=step["lifted"],
-            to=step["to"],
-            outputs=_measured(step["outputs"]),
-            changes=tuple(step["changes"]),
-            notes=tuple(step["notes"]),
-        )
-        for step in record["curve"]
-    )
-    return Suggestion(**{**record, "curve": curve})
+def _read_scalar(kind: type, value: Any, where: str) -> Any:
+    if kind is float and value is None:
+        return math.nan
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _malformed(where, f"expected {_SCALARS[kind]}, found {value!r:.60}")
+    return value

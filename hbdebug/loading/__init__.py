@@ -1,1 +1,121 @@
-"""."""
+"""ONNX files -> `QuantModel`; which kind of file it is shows in what the graph contains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.loading import hmct
+from hbdebug.loading.graph import some
+from hbdebug.loading.protobuf import read_model
+from hbdebug.loading.tensors import CALIBRATION
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx
+
+    from hbdebug.loading.protobuf import ModelFile
+    from hbdebug.model import QuantModel
+
+__all__ = ["load"]
+
+_CALIBRATED = "_calibrated_model.onnx"
+_FLOAT_STAGES = ("_optimized_float_model.onnx", "_original_float_model.onnx")
+_QUANTIZED = "_quantized_model.onnx"
+
+# The integer operators of *_quantized_model.onnx.
+_INTEGER_PREFIXES = (
+    "HzBpu",
+    "HzDequantizeFilter",
+    "HzFpLut",
+    "HzLut",
+    "HzPreQuant",
+    "HzQuantized",
+    "HzRequantize",
+    "HzSElementwise",
+    "HzSPRelu",
+    "HzSQuantized",
+)
+
+
+def load(
+    model: str | os.PathLike[str] | onnx.ModelProto, *, skip_unsupported: bool = False
+) -> QuantModel:
+    """Load a calibrated model.
+
+    Args:
+        model: ``*_calibrated_model.onnx`` of the vendor's converter, or the same in memory. It is
+            read once and never changed.
+        skip_unsupported: Leave out operators that are not known, with all that depends on them,
+            and put points with unknown attributes in float, instead of raising; what was left
+            out is listed in ``skipped``, and the tensors that fed it become outputs.
+
+    Returns:
+        Nodes and points, the points normalised as the vendor's loader does.
+
+    Raises:
+        UnsupportedError: The model holds operators, attributes or types that are not known.
+        ModelError: It is not a calibrated model, or contradicts itself.
+    """
+    file = read_model(model)
+    op_types = {node.op_type for node in file.proto.graph.node}
+    if CALIBRATION not in op_types:
+        raise _not_calibrated(file, op_types)
+    loaded = hmct.build(file, skip_unsupported=skip_unsupported)
+    if not loaded.points:
+        raise UnsupportedError(
+            "nothing with a quantization point is left once the unknown operators are left out: "
+            + some([f"{item.name} ({item.op_type}): {item.reason}" for item in loaded.skipped]),
+            where=loaded.path,
+        )
+    if not any(point.enabled for point in loaded.points):
+        raise _nothing_enabled(loaded)
+    return loaded
+
+
+def _not_calibrated(file: ModelFile, op_types: set[str]) -> ModelError:
+    """Say which kind of model it is instead, and which file to give."""
+    integer = sorted(name for name in op_types if name.startswith(_INTEGER_PREFIXES))
+    if integer:
+        message = f"is a quantized model: it holds integer operators ({some(integer)})"
+        hint = f"Analyse the model one stage earlier: {_calibrated_sibling(file.path)}."
+    elif {"QuantizeLinear", "DequantizeLinear"} & op_types:
+        message = "is a QDQ model (QuantizeLinear/DequantizeLinear); these are not supported yet"
+        hint = "Give the *_calibrated_model.onnx that the vendor's converter makes of it."
+    else:
+        stage = next((s for s in _FLOAT_STAGES if file.path.endswith(s)), "")
+        kind = (
+            f"the converter's {stage[1:-11].replace('_', ' ')} stage" if stage else "a float model"
+        )
+        if file.path.endswith(_CALIBRATED):
+            kind = "called calibrated, and its converter quantizes nothing of it"
+        message = f"is {kind}: it has no quantization points (HzCalibration nodes)"
+        hint = (
+            f"Give {_calibrated_sibling(file.path)}, which the vendor's converter writes beside "
+            "its other stages; calibrating a float model here is not supported yet."
+        )
+    return ModelError(message, where=file.path, hint=hint)
+
+
+def _calibrated_sibling(path: str) -> str:
+    """Return the calibrated stage of the same conversion if it lies there, or its pattern."""
+    for stage in (*_FLOAT_STAGES, _QUANTIZED):
+        if path.endswith(stage):
+            sibling = path[: -len(stage)] + _CALIBRATED
+            if Path(sibling).is_file():
+                return sibling
+    return "the *" + _CALIBRATED
+
+
+def _nothing_enabled(model: QuantModel) -> ModelError:
+    counts: dict[str, int] = {}
+    for point in model.points:
+        counts[point.reason] = counts.get(point.reason, 0) + 1
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in counts.items())
+    return ModelError(
+        f"none of its {len(model.points)} points quantizes anything ({reasons})",
+        where=model.path,
+        hint="Give the *_calibrated_model.onnx as the converter wrote it, with its points on.",
+    )

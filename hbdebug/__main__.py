@@ -1,0 +1,7 @@
+"""``python -m hbdebug``."""
+
+from __future__ import annotations
+
+from hbdebug.cli import main
+
+main()

@@ -1,0 +1,152 @@
+"""Whole-model measurements: what the model loses as calibrated, and what could repair it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hbdebug.analysis.scores import Scorer, Scores, worst_of
+from hbdebug.model import Assignment
+from hbdebug.results import Ceiling
+from hbdebug.toolchain import all_int16, int16_where_allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from hbdebug.engine import Engine
+    from hbdebug.model import QuantModel
+
+NAMES = (
+    "as_calibrated",
+    "weights_only",
+    "activations_only",
+    "all_int16",
+    "int16_where_allowed",
+)
+
+# A ceiling repairs the loss when it leaves less than this share of it.
+_REPAIRED = 0.5
+
+
+def assignments(model: QuantModel, march: str) -> dict[str, Assignment]:
+    """Return the assignment of every ceiling, by name."""
+    calibrated = Assignment.as_calibrated(model)
+    return {
+        "as_calibrated": calibrated,
+        "weights_only": _of_role(model, calibrated, "weight"),
+        "activations_only": _of_role(model, calibrated, "activation"),
+        "all_int16": all_int16(model, calibrated),
+        "int16_where_allowed": int16_where_allowed(model, calibrated, march),
+    }
+
+
+def _of_role(model: QuantModel, assignment: Assignment, role: str) -> Assignment:
+    return Assignment(
+        {
+            name: params
+            for name, params in assignment.items()
+            if model.point_by_name[name].role == role
+        }
+    )
+
+
+def measure(
+    engine: Engine,
+    samples: Iterable[Mapping[str, NDArray[Any]]],
+    count: int,
+    wanted: Sequence[Assignment],
+    scorer: Scorer,
+    advanced: Callable[[], None] = lambda: None,
+) -> Scores:
+    """Measure assignments on the whole model.
+
+    Args:
+        engine: The engine.
+        samples: Inputs of one sample each.
+        count: Number of samples.
+        wanted: What to measure.
+        scorer: Measures the outputs.
+        advanced: Called after every evaluation.
+
+    Returns:
+        Scores; those of an interrupted run are never returned, the interrupt goes through.
+    """
+    scores = Scores.empty(len(wanted), count, scorer)
+    for evaluation in engine.whole(samples, wanted, scorer):
+        scores.add(evaluation.assignment, evaluation.sample, evaluation.value)
+        advanced()
+    return scores
+
+
+def to_ceilings(names: Sequence[str], scores: Scores, fidelity: str) -> tuple[Ceiling, ...]:
+    """Turn scores into records, one for each name in order."""
+    return tuple(
+        Ceiling(name=name, fidelity=fidelity, outputs=scores.output_means(index))
+        for index, name in enumerate(names)
+    )
+
+
+def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
+    """Say in plain words where the loss comes from and whether int16 repairs it.
+
+    The loss is 1 - cosine of the worst output, mean over samples.
+
+    Args:
+        ceilings: All of `NAMES`.
+        target: Cosine that counts as good enough.
+        march: For the words about int16.
+    """
+    cosine = {item.name: worst_of(item.outputs, "cosine_similarity") for item in ceilings}
+    loss = {name: 1 - value for name, value in cosine.items()}
+    if loss["as_calibrated"] != loss["as_calibrated"]:
+        return (
+            "The float model itself gives NaN or infinite outputs: look at the model and its "
+            "inputs before quantization."
+        )
+    now = f"cosine {cosine['as_calibrated']:.4f} as calibrated"
+    if cosine["as_calibrated"] >= target:
+        return f"The quantized model is close to the float model ({now}): little is left to gain."
+    return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}."
+
+
+def _cause(loss: Mapping[str, float]) -> str:
+    weights, activations = loss["weights_only"], loss["activations_only"]
+    both = weights + activations
+    share = activations / both if both > 0 else 0.5
+    if share >= 0.8:
+        return f"Activation quantization causes {share:.0%} of the loss"
+    if share <= 0.2:
+        return f"Weight quantization causes {1 - share:.0%} of the loss"
+    return f"Weights ({1 - share:.0%}) and activations ({share:.0%}) share the loss"
+
+
+def _remedy(
+    cosine: Mapping[str, float], loss: Mapping[str, float], target: float, march: str
+) -> str:
+    every = f"cosine {cosine['all_int16']:.4f}"
+    if loss["all_int16"] >= _REPAIRED * loss["as_calibrated"]:
+        if loss["weights_only"] >= _REPAIRED * loss["as_calibrated"]:
+            return (
+                f"all-int16 activations do not repair it ({every}): the int8 weights cause it; "
+                "move weight-sensitive nodes to the CPU, or repair the weights (bias correction, "
+                "outlier channels)"
+            )
+        return (
+            f"all-int16 does not repair it ({every}): int16 removes the rounding and keeps the "
+            "thresholds, so look at the input pipeline, the calibration data (thresholds that "
+            "clip) or an operator, not at single nodes"
+        )
+    if cosine["all_int16"] >= target:
+        words = f"all-int16 repairs it ({every}): choosing nodes can help"
+    else:
+        words = (
+            f"all-int16 repairs the activations ({every}), and the int8 weights alone already "
+            f"cost {loss['weights_only']:.1e}: choosing nodes can help, and reaching {target:g} "
+            "needs weight-sensitive nodes on the CPU"
+        )
+    allowed = cosine["int16_where_allowed"]
+    if loss["int16_where_allowed"] > 2 * loss["all_int16"] and allowed < target:
+        words += f"; {march} allows int16 only in part, which leaves cosine {allowed:.4f}"
+    return words

@@ -1,0 +1,444 @@
+"""Rank nodes or points by the damage that each does alone at the model's outputs."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from hbdebug.analysis import ceilings
+from hbdebug.analysis.coverage import (
+    consumer_names,
+    cover,
+    coverage_line,
+    granularity,
+    largest_threshold,
+    points_left_out,
+    select,
+)
+from hbdebug.analysis.scores import (
+    Scorer,
+    Scores,
+    intervals,
+    resampled_means,
+    ties,
+)
+from hbdebug.errors import UsageError
+from hbdebug.metrics import badness
+from hbdebug.model import Assignment
+from hbdebug.names import close_matches
+from hbdebug.results import NodeResult, NotAnalysed, PointResult
+from hbdebug.samples import TensorSpec
+from hbdebug.toolchain import suggested_action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+    from hbdebug.analysis.coverage import Coverage
+    from hbdebug.analysis.journal import Journal
+    from hbdebug.observer import Observer
+    from hbdebug.engine import Engine, Schedule
+    from hbdebug.model import Point, QuantModel
+    from hbdebug.results import Ceiling, Effect
+    from hbdebug.samples import Samples
+
+Kind: TypeAlias = Literal["node", "weight", "activation"]
+
+ALWAYS_MEASURED = ("cosine_similarity", "sqnr_db")
+"""Metrics that every ranking shows, whatever ranks."""
+
+CEILING_METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
+"""Metrics of the whole-model measurements."""
+
+_NOUNS = {"node": "node", "weight": "weight point", "activation": "activation point"}
+
+INTERRUPTED = "interrupted before it was measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What to rank and how.
+
+    Attributes:
+        metrics: Metric names; the first ranks.
+        kind: What is ranked.
+        nodes: Names or shell wildcards of the items to rank; all when empty.
+        ops: Operator types of the items to rank; all when empty.
+        split: Whether a node's weights and activations are measured apart, too.
+        march: The march that suggested actions are for.
+        seed: Seed of the bootstrap.
+        target: Cosine that counts as good enough.
+    """
+
+    metrics: tuple[str, ...] = ("cosine_similarity",)
+    kind: Kind = "node"
+    nodes: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    split: bool = True
+    march: str = "bayes-e"
+    seed: int = 0
+    target: float = 0.999
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The requested metrics and those that every ranking shows."""
+        return tuple(dict.fromkeys((*self.metrics, *ALWAYS_MEASURED)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """What `rank` found.
+
+    Attributes:
+        nodes: The node ranking; empty for other kinds.
+        points: The point ranking; empty for kind ``node``.
+        not_analysed: What was left out, with the reason.
+        coverage: The coverage line.
+        complete_samples: Number of samples on which everything was measured.
+        interrupted: Whether the run was stopped early.
+        cuts: Positions from which the graph was jumped from.
+    """
+
+    nodes: tuple[NodeResult, ...]
+    points: tuple[PointResult, ...]
+    not_analysed: tuple[NotAnalysed, ...]
+    coverage: str
+    complete_samples: int
+    interrupted: bool
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Item:
+    """One line of the ranking to come: indices into the list of assignments."""
+
+    name: str
+    alone: int
+    weights: int | None = None
+    activations: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    """An item with its place."""
+
+    item: _Item
+    rank: int
+    tied: bool
+    interval: tuple[float, float] | None
+
+
+def cut_off(model: QuantModel, node_name: str) -> QuantModel:
+    """Return the part of a model that an inner node's outputs depend on, with them as outputs.
+
+    Raises:
+        UsageError: There is no such node.
+    """
+    node = model.node_by_name.get(node_name)
+    if node is None:
+        raise UsageError(
+            f"no node is called {node_name!r}",
+            hint=close_matches(node_name, model.node_by_name)
+            or "`hbdebug info MODEL` lists the nodes.",
+        )
+    outputs = tuple(
+        TensorSpec(name=name, dtype="float32", shape=()) for name in node.outputs if name
+    )
+    return model.upto(outputs)
+
+
+def measure_ceilings(
+    engine: Engine, samples: Samples, request: Request, observer: Observer
+) -> tuple[Ceiling, ...]:
+    """Measure the whole model under the assignments of `hbdebug.analysis.ceilings.NAMES`."""
+    wanted = ceilings.assignments(engine.model, request.march)
+    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
+    observer.phase("whole model", len(wanted) * len(samples))
+    scores = ceilings.measure(
+        engine,
+        _inputs(samples),
+        len(samples),
+        list(wanted.values()),
+        scorer,
+        lambda: observer.advance(1),
+    )
+    return ceilings.to_ceilings(list(wanted), scores, "calibrated")
+
+
+def rank(
+    engine: Engine,
+    samples: Samples,
+    request: Request,
+    observer: Observer,
+    *,
+    journal: Callable[[int], Journal] | None = None,
+    whole: QuantModel | None = None,
+) -> Ranking:
+    """Measure every analysed node or point alone and rank them, worst first.
+
+    Args:
+        engine: The engine; its profile is taken on the first sample if it has none.
+        samples: Calibration samples.
+        request: What to rank.
+        observer: Is told of progress.
+        journal: Opens the journal of finished evaluations, given their number; None for none.
+        whole: The model before it was cut off at an inner node.
+
+    Returns:
+        The ranking. After an interrupt (Ctrl-C) it holds what was finished: the samples that are
+        complete, or, when none is, what the first sample has.
+
+    Raises:
+        UsageError: A selector matches nothing.
+        ModelError: ONNX Runtime can not run a node.
+    """
+    profile = engine.profile(next(_inputs(samples)))
+    dtypes = {name: dtype for name, (dtype, _) in profile.specs.items()}
+    coverage = cover(engine.model, dtypes, whole=whole)
+    items, assignments = _plan_items(engine.model, coverage, request)
+    scorer = Scorer(outputs=_output_names(engine.model), metrics=request.measured)
+    scores = Scores.empty(len(assignments), len(samples), scorer)
+    schedule = engine.schedule(assignments, len(samples))
+    observer.estimate(_estimate(engine, schedule, len(samples)))
+    observer.phase("ranking", sum(item.cost for item in schedule.variants) * len(samples))
+    opened: AbstractContextManager[Journal | None] = (
+        nullcontext() if journal is None else journal(len(assignments))
+    )
+    with opened as book:
+        finished = _evaluate(engine, samples, schedule, scores, observer, book)
+    scores, complete = _usable(scores)
+    measured = [item for item in items if scores.done[item.alone].any()]
+    order, intervals_, tied = _order(scores, measured, request)
+    ranked = [
+        _Line(item=measured[place], rank=rank, tied=tied[rank - 1], interval=intervals_[place])
+        for rank, place in enumerate(order, start=1)
+    ]
+    left_out = [*coverage.not_analysed, *_unmeasured(engine.model, items, measured)]
+    if request.kind != "node":
+        left_out = [*points_left_out(engine.model), *_unmeasured(engine.model, items, measured)]
+    return Ranking(
+        nodes=tuple(_node_result(engine.model, coverage, request, scores, line) for line in ranked)
+        if request.kind == "node"
+        else (),
+        points=tuple(_point_result(engine.model, request, scores, line) for line in ranked)
+        if request.kind != "node"
+        else (),
+        not_analysed=tuple(left_out),
+        coverage=coverage_line(_NOUNS[request.kind], len(measured), left_out),
+        complete_samples=complete,
+        interrupted=not finished,
+        cuts=schedule.cuts,
+    )
+
+
+def _evaluate(
+    engine: Engine,
+    samples: Samples,
+    schedule: Schedule,
+    scores: Scores,
+    observer: Observer,
+    book: Journal | None,
+) -> bool:
+    """Fill the scores; return False when the user interrupted."""
+    found = {} if book is None else book.found
+    for (sample, index), scored in found.items():
+        scores.add(index, sample, scored)
+        observer.advance(schedule.variants[index].cost)
+    try:
+        for item in engine.evaluate(_inputs(samples), schedule, Scorer.like(scores), done=found):
+            scores.add(item.assignment, item.sample, item.value)
+            observer.advance(item.cost)
+            if book is not None:
+                book.add(item.sample, item.assignment, item.value)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _plan_items(
+    model: QuantModel, coverage: Coverage, request: Request
+) -> tuple[list[_Item], list[Assignment]]:
+    """Return what will be ranked, and the different assignments that it takes."""
+    indices: dict[tuple[str, ...], int] = {}
+
+    def index_of(points: Sequence[Point]) -> int:
+        return indices.setdefault(tuple(point.name for point in points), len(indices))
+
+    items = []
+    if request.kind == "node":
+        for name in _selected_nodes(model, coverage, request):
+            points = coverage.node_points[name]
+            halves: dict[str, int | None] = {"weight": None, "activation": None}
+            if request.split:
+                for role in halves:
+                    half = [point for point in points if point.role == role]
+                    halves[role] = index_of(half) if half else None
+            items.append(
+                _Item(
+                    name=name,
+                    alone=index_of(points),
+                    weights=halves["weight"],
+                    activations=halves["activation"],
+                )
+            )
+    else:
+        for point in _selected_points(model, request):
+            items.append(_Item(name=point.name, alone=index_of([point])))
+    assignments = [Assignment.of(model.point_by_name[name] for name in names) for names in indices]
+    return items, assignments
+
+
+def _selected_nodes(model: QuantModel, coverage: Coverage, request: Request) -> tuple[str, ...]:
+    if not coverage.node_points:
+        raise UsageError(
+            "no node has a point that is switched on", where=model.path, hint="Nothing to rank."
+        )
+    return select(
+        {name: (name,) for name in coverage.node_points},
+        {name: (model.node_by_name[name].op_type,) for name in coverage.node_points},
+        patterns=request.nodes,
+        ops=request.ops,
+        left_out=coverage.not_analysed,
+    )
+
+
+def _selected_points(model: QuantModel, request: Request) -> list[Point]:
+    """Return the points of the requested role; a selector names them or their consumers."""
+    points = {
+        point.name: point for point in model.points if point.enabled and point.role == request.kind
+    }
+    if not points:
+        raise UsageError(f"no {request.kind} point is switched on", where=model.path)
+    consumers = {
+        name: [node for node, _ in model.consuming_nodes(point)] for name, point in points.items()
+    }
+    chosen = select(
+        {name: (name, *(node.name for node in consumers[name])) for name in points},
+        {name: tuple(node.op_type for node in consumers[name]) for name in points},
+        patterns=request.nodes,
+        ops=request.ops,
+        left_out=points_left_out(model),
+    )
+    return [points[name] for name in chosen]
+
+
+def _usable(scores: Scores) -> tuple[Scores, int]:
+    """Return the scores of the complete samples, or of the first one when none is complete."""
+    complete = scores.done.all(axis=0)
+    if complete.any():
+        return scores.only(complete), int(complete.sum())
+    first = np.zeros_like(complete)
+    first[0] = True
+    return scores.only(first), 0
+
+
+def _order(
+    scores: Scores, items: Sequence[_Item], request: Request
+) -> tuple[list[int], list[tuple[float, float] | None], list[bool]]:
+    """Return places in ``items`` worst first, the items' intervals, and the ties in that order."""
+    rows = [item.alone for item in items]
+    values = scores.ranking_values()[rows]
+    metric = request.metrics[0]
+    effects = [scores.effect(row, None, (metric,)).values[metric] for row in rows]
+    # Sorting is stable, so that equals stay in graph order; only the vendor's is at random.
+    order = sorted(range(len(items)), key=lambda place: -badness(metric, effects[place]))
+    means = resampled_means(values, request.seed)
+    return order, intervals(means, len(items)), ties(means, order)
+
+
+def _unmeasured(
+    model: QuantModel, items: Sequence[_Item], measured: Sequence[_Item]
+) -> list[NotAnalysed]:
+    done = {item.name for item in measured}
+    op_types = {step.name: getattr(step, "op_type", "HzCalibration") for step in model.steps}
+    return [
+        NotAnalysed(name=item.name, op_type=op_types[item.name], reason=INTERRUPTED)
+        for item in items
+        if item.name not in done
+    ]
+
+
+def _node_result(
+    model: QuantModel, coverage: Coverage, request: Request, scores: Scores, line: _Line
+) -> NodeResult:
+    item = line.item
+    node = model.node_by_name[item.name]
+    points = coverage.node_points[item.name]
+    activations = [point for point in points if point.role == "activation"]
+    action, note = suggested_action(node, model, request.march)
+    return NodeResult(
+        rank=line.rank,
+        tied=line.tied,
+        name=item.name,
+        op_type=node.op_type,
+        points=tuple(point.name for point in points),
+        dtype=",".join(dict.fromkeys(_dtype(point) for point in activations or points)),
+        threshold=largest_threshold(activations),
+        alone=scores.effect(item.alone, line.interval, request.measured),
+        weights=_half(scores, item.weights, request),
+        activations=_half(scores, item.activations, request),
+        suggestion=action,
+        note=note,
+    )
+
+
+def _point_result(model: QuantModel, request: Request, scores: Scores, line: _Line) -> PointResult:
+    point = model.point_by_name[line.item.name]
+    params = point.params
+    return PointResult(
+        rank=line.rank,
+        tied=line.tied,
+        name=point.name,
+        role=point.role,
+        tensor=point.input,
+        dtype=_dtype(point),
+        granularity=granularity(point),
+        threshold=largest_threshold([point]),
+        scale=None if params is None else float(params.scale.max()),
+        consumers=consumer_names(model, point),
+        alone=scores.effect(line.item.alone, line.interval, request.measured),
+    )
+
+
+def _half(scores: Scores, index: int | None, request: Request) -> Effect | None:
+    if index is None or not scores.done[index].any():
+        return None
+    return scores.effect(index, None, request.measured)
+
+
+def _dtype(point: Point) -> str:
+    return "float32" if point.params is None else point.params.dtype
+
+
+def _estimate(engine: Engine, schedule: Schedule, samples: int) -> str:
+    seconds = schedule.seconds_per_sample * samples + schedule.seconds_once
+    evaluations = len(schedule.variants)
+    return (
+        f"{evaluations} evaluations x {samples} sample{'' if samples == 1 else 's'}: "
+        f"about {duration(seconds / engine.jobs)} on {engine.jobs} "
+        f"core{'' if engine.jobs == 1 else 's'}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words, such as ``12 s``, ``3 min`` or ``1.5 h``."""
+    if seconds < 1:
+        return "1 s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _inputs(samples: Samples) -> Iterator[Mapping[str, NDArray[Any]]]:
+    return (arrays for _, arrays in samples)
+
+
+def _output_names(model: QuantModel) -> tuple[str, ...]:
+    return tuple(spec.name for spec in model.outputs)

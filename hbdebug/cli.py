@@ -1,0 +1,266 @@
+"""Command line: parse, call the library, hand the result to a reporter, choose an exit code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from hbdebug import __version__
+from hbdebug.errors import HbdebugError, UsageError
+
+if TYPE_CHECKING:
+    from hbdebug.results import SensitivityResult
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Find which nodes a quantized ONNX model loses accuracy in, and what to change about it.",
+)
+
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it; what was finished is written all the same."""
+
+
+class Kind(str, Enum):
+    """What ``sensitivity`` ranks."""
+
+    node = "node"
+    weight = "weight"
+    activation = "activation"
+
+
+class Format(str, Enum):
+    """What goes to stdout."""
+
+    text = "text"
+    json = "json"
+
+
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A *_calibrated_model.onnx file.")
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="What to print to stdout.")]
+TopOption = Annotated[int, typer.Option("--top", min=1, help="Lines of the ranking to print.")]
+SkipUnsupportedOption = Annotated[
+    bool,
+    typer.Option("--skip-unsupported", help="Leave out unknown operators and attributes."),
+]
+
+
+@app.command()
+def sensitivity(
+    model: ModelArgument,
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="CALIB", help="Calibration data: CALIB/<input>/*.npy, or .npz."),
+    ],
+    metric: Annotated[
+        Optional[list[str]],
+        typer.Option(help="Metric; repeatable, the first ranks. [default: cosine_similarity]"),
+    ] = None,
+    kind: Annotated[Kind, typer.Option(help="What to rank.")] = Kind.node,
+    output_node: Annotated[str, typer.Option(help="Measure the damage at this inner node.")] = "",
+    node: Annotated[
+        Optional[list[str]], typer.Option(help="Rank only these: a name or wildcard; repeatable.")
+    ] = None,
+    op: Annotated[
+        Optional[list[str]], typer.Option(help="Rank only this operator type; repeatable.")
+    ] = None,
+    samples: Annotated[
+        Optional[int], typer.Option(min=1, help="Use the first N samples. [default: all]")
+    ] = None,
+    split: Annotated[bool, typer.Option(help="Measure weights and activations apart.")] = True,
+    suggest: Annotated[bool, typer.Option(help="Search and measure nodes to move.")] = True,
+    target: Annotated[
+        float, typer.Option(min=0, max=1, help="Cosine that the worst output is to reach.")
+    ] = 0.999,
+    march: Annotated[
+        str, typer.Option(help="bernoulli2 (X3), bayes (J5, Ultra), bayes-e (X5), nash-* (J6).")
+    ] = "bayes-e",
+    top: TopOption = 20,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files.")
+    ] = Path("hbdebug-out"),
+    format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
+    jobs: Annotated[
+        Optional[int], typer.Option(min=1, help="Evaluations side by side. [default: cores]")
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(help="Budget for intermediate tensors, such as 512MiB.")
+    ] = "1GiB",
+    provider: Annotated[str, typer.Option(help="ONNX Runtime provider.")] = "cpu",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="No optimization that changes rounding; slower.")
+    ] = False,
+    fail_below: Annotated[
+        Optional[float],
+        typer.Option(help="Exit with 1 if the model as calibrated is worse (ranking metric)."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from what an interrupted run left in DIR.")
+    ] = False,
+    skip_unsupported: SkipUnsupportedOption = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out samples that cannot be used.")
+    ] = False,
+) -> None:
+    """Rank nodes by the damage each does alone, and suggest which to move."""
+    from hbdebug import pipeline
+    from hbdebug.report.progress import ProgressObserver
+
+    with ProgressObserver() as observer:
+        result = pipeline.sensitivity(
+            model,
+            data,
+            metrics=metric or ["cosine_similarity"],
+            kind=kind.value,
+            output_node=output_node,
+            nodes=node or (),
+            ops=op or (),
+            samples=samples,
+            split=split,
+            suggest=suggest,
+            target=target,
+            march=march,
+            seed=seed,
+            jobs=jobs,
+            memory=parse_bytes(memory),
+            provider=provider,
+            exact=exact,
+            skip_unsupported=skip_unsupported,
+            skip_bad=skip_bad,
+            journal_folder=output,
+            resume=resume,
+            observer=observer,
+            command=shlex.join(["hbdebug", *sys.argv[1:]]),
+        )
+    _deliver(result, output, format, top)
+    if not result.complete:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    (output / pipeline.JOURNAL).unlink(missing_ok=True)
+    if fail_below is not None:
+        pipeline.check_gate(result, fail_below)
+
+
+@app.command()
+def info(
+    model: ModelArgument,
+    format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
+    skip_unsupported: SkipUnsupportedOption = False,
+) -> None:
+    """List points and nodes, and what would not be analysed and why."""
+    from hbdebug import pipeline
+    from hbdebug.report.listing import render_listing
+    from hbdebug.report.record import dumps_result
+    from hbdebug.report.terminal import make_console
+
+    listing = pipeline.info(model, skip_unsupported=skip_unsupported)
+    if format is Format.json:
+        sys.stdout.write(dumps_result(listing))
+    else:
+        render_listing(listing, console=make_console(sys.stdout))
+
+
+@app.command()
+def report(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="A sensitivity.json file.")],
+    top: TopOption = 20,
+    format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
+) -> None:
+    """Show a saved result again, without running anything."""
+    from hbdebug.report.record import read_result
+
+    _show(read_result(result), format, top, ())
+
+
+def _deliver(result: SensitivityResult, folder: Path, form: Format, top: int) -> None:
+    """Write the files and print the report."""
+    from hbdebug.report.record import dumps_result, write_text_atomic
+
+    files = {"sensitivity.json": dumps_result(result)}
+    yaml_text = _yaml(result)
+    if yaml_text is not None:
+        files["cpu_nodes.yaml"] = yaml_text
+    for name, text in files.items():
+        write_text_atomic(folder / name, text)
+    _show(result, form, top, [str(folder / name) for name in files])
+
+
+def _show(result: SensitivityResult, form: Format, top: int, files: list[str] | tuple[()]) -> None:
+    from hbdebug.report.record import dumps_result
+    from hbdebug.report.terminal import make_console, render_sensitivity
+
+    if form is Format.json:
+        sys.stdout.write(dumps_result(result))
+        return
+    render_sensitivity(
+        result, top=top, console=make_console(sys.stdout), yaml_text=_yaml(result), files=files
+    )
+
+
+def _yaml(result: SensitivityResult) -> str | None:
+    """Return the content of ``cpu_nodes.yaml``; None without a suggestion."""
+    from hbdebug.report.configs import suggestion_config
+
+    return None if result.suggestion is None else suggestion_config(result)
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``512MiB``, ``2G`` or ``1000000``.
+
+    Raises:
+        UsageError: It is none, or not positive.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
+    size = round(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise UsageError(f"{text!r} is no size", hint="Write it like 512MiB or 2GiB.")
+    return size
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"hbdebug {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Find which nodes a quantized ONNX model loses accuracy in, and what to change about it."""
+
+
+def main() -> None:
+    """Run the command line; the only place that turns an error into an exit code."""
+    try:
+        app()
+    except HbdebugError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted before anything was finished", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        typer.echo(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "  This is a fault of hbdebug. Please report it with the lines above.",
+            err=True,
+        )
+        sys.exit(HbdebugError.exit_code)

@@ -1,0 +1,257 @@
+"""ONNX files and messages -> plain Python, with errors a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+
+from hbdebug.errors import ModelError
+from hbdebug.samples import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+UNKNOWN_DTYPE = "unknown"
+"""Stands for the dtype of a tensor whose type the file does not state."""
+
+# What people pass by mistake, by the first bytes of the file.
+_SIGNATURES = (
+    (b"version https://git-lfs", "it is a Git LFS pointer", "Fetch the real file: git lfs pull"),
+    (b"\x93NUMPY", "it is a NumPy array", "Give the model first, then the calibration data."),
+    (b"PK\x03\x04", "it is a zip archive", "Unpack it, or export the model to ONNX."),
+    (b"\x1f\x8b", "it is a gzip archive", "Unpack it first."),
+    (b"\x7fELF", "it is a compiled program", "Give the *_calibrated_model.onnx."),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ModelFile:
+    """A parsed model and where it came from.
+
+    Attributes:
+        proto: The model; a private copy, whatever the user gave.
+        path: File as the user gave it; ``(in memory)`` for a ModelProto.
+        sha256: Digest of the file's bytes (of the serialized message for a ModelProto).
+    """
+
+    proto: onnx.ModelProto
+    path: str
+    sha256: str
+
+
+def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
+    """Read and parse a model; a file is read exactly once.
+
+    Args:
+        source: File, or a model in memory, which is copied and never changed.
+
+    Returns:
+        The parsed model.
+
+    Raises:
+        ModelError: The file is missing, unreadable, cut short or not an ONNX model.
+    """
+    if isinstance(source, onnx.ModelProto):
+        path, content = "(in memory)", _serialized(source)
+    else:
+        path = os.fspath(source)
+        content = _read(path)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception as error:  # each protobuf implementation has its own
+        raise _not_onnx(path, content, "it is cut short, or it never was one") from error
+    if not proto.HasField("graph") or not proto.graph.node:
+        raise _not_onnx(path, content, "it holds no graph with nodes")
+    if not proto.opset_import:
+        # The operator set stands behind the graph in the file, so this is where a file that
+        # lost its end can still parse.
+        raise _not_onnx(path, content, "it states no operator set; it may be cut short")
+    digest = hashlib.sha256(content)
+    _load_external_data(proto, path, digest)
+    return ModelFile(proto=proto, path=path, sha256=digest.hexdigest())
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # each protobuf implementation has its own
+        raise ModelError(
+            "the model in memory cannot be serialized (protobuf allows 2 GB)",
+            hint="Save it with external data and give the file's path.",
+        ) from error
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError("no such file", where=path, hint=_similar_files(path)) from error
+    except IsADirectoryError as error:
+        raise ModelError(
+            "is a directory, not an ONNX file", where=path, hint=_models_in(Path(path))
+        ) from error
+    except OSError as error:
+        # Windows reports a directory as a permission error.
+        if Path(path).is_dir():
+            raise ModelError(
+                "is a directory, not an ONNX file", where=path, hint=_models_in(Path(path))
+            ) from error
+        raise ModelError(f"cannot be read: {error.strerror}", where=path) from error
+
+
+def _similar_files(path: str) -> str:
+    """Suggest files of the same directory whose names are close to the missing one's."""
+    directory = Path(path).parent
+    if not directory.is_dir():
+        return f"There is no directory {directory} either."
+    names = [entry.name for entry in directory.iterdir()]
+    close = difflib.get_close_matches(Path(path).name, names, n=3)
+    return f"Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _models_in(directory: Path) -> str:
+    """Name the calibrated models that lie in a directory."""
+    found = sorted(str(file) for file in directory.glob("*_calibrated_model.onnx"))
+    return f"Give a file, such as {found[0]}" if found else "Give a *_calibrated_model.onnx file."
+
+
+def _not_onnx(path: str, content: bytes, otherwise: str) -> ModelError:
+    reason, hint = otherwise, "Give the *_calibrated_model.onnx that the converter wrote."
+    if not content:
+        reason = "it is empty"
+    for signature, what, remedy in _SIGNATURES:
+        if content.startswith(signature):
+            reason, hint = what, remedy
+    return ModelError(f"is not a complete ONNX model: {reason}", where=path, hint=hint)
+
+
+def _load_external_data(proto: onnx.ModelProto, path: str, digest: hashlib._Hash) -> None:
+    """Read tensors that live in files of their own; their bytes count for the digest, too."""
+    directory = str(Path(path).parent)
+    for tensor in proto.graph.initializer:
+        if not uses_external_data(tensor):
+            continue
+        try:
+            load_external_data_for_tensor(tensor, directory)
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+            raise ModelError(
+                f"the external data of tensor {tensor.name} cannot be read: {error}",
+                where=path,
+                hint="Keep the data files beside the model, where the export wrote them.",
+            ) from error
+        digest.update(tensor.raw_data)
+        # Otherwise to_array would go to the file once more.
+        tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def producer(model: onnx.ModelProto) -> str:
+    """Return the program that wrote the model, with its version, as far as stated."""
+    return f"{model.producer_name} {model.producer_version}".strip()
+
+
+def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
+    """Return a tensor's values, without a copy where they are stored as raw bytes.
+
+    Raises:
+        ModelError: Type, shape and data do not fit together.
+    """
+    try:
+        values: NDArray[np.generic] = onnx.numpy_helper.to_array(tensor)  # noqa: TID251 - here
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"tensor {tensor.name} is damaged: {error}") from error
+    return values
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes as plain Python values.
+
+    Strings are decoded where they are UTF-8, tensors become NumPy arrays, repeated fields lists;
+    graphs and types stay opaque.
+
+    Raises:
+        ModelError: An attribute has no type, or a tensor is damaged.
+    """
+    return {attribute.name: _value(attribute) for attribute in node.attribute}
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    kind = attribute.type
+    if kind == onnx.AttributeProto.UNDEFINED:
+        raise ModelError(f"attribute {attribute.name} has no type")
+    if kind == onnx.AttributeProto.TENSOR:
+        return array(attribute.t)
+    value = onnx.helper.get_attribute_value(attribute)
+    if kind == onnx.AttributeProto.STRING:
+        return _decoded(value)
+    if kind == onnx.AttributeProto.STRINGS:
+        return [_decoded(item) for item in value]
+    if kind == onnx.AttributeProto.TENSORS:
+        return [array(item) for item in value]
+    if kind in (onnx.AttributeProto.FLOATS, onnx.AttributeProto.INTS):
+        return list(value)
+    return value
+
+
+def _decoded(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def shape_of(info: onnx.ValueInfoProto) -> tuple[int | None, ...] | None:
+    """Return a tensor's shape, None for a size that is not fixed; None when it has no shape."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    # Some exporters write 0 for a size that they do not know.
+    return tuple(size.dim_value if size.dim_value > 0 else None for size in tensor.shape.dim)
+
+
+def tensor_spec(info: onnx.ValueInfoProto) -> TensorSpec:
+    """Return name, dtype and shape; the shape is empty when the file states none."""
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
+    except (KeyError, ValueError):
+        dtype = UNKNOWN_DTYPE
+    return TensorSpec(name=info.name, dtype=dtype, shape=shape_of(info) or ())
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs in a node's attributes (bodies of If, Loop and Scan)."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Return the outer tensors that a node's subgraphs read, in order of appearance."""
+    found: dict[str, None] = {}
+    for graph in subgraphs(node):
+        found.update(dict.fromkeys(_free_names(graph)))
+    return list(found)
+
+
+def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names that a subgraph uses and does not define itself."""
+    defined = {info.name for info in graph.input}
+    defined.update(tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        for name in (*node.input, *captured(node)):
+            if name and name not in defined:
+                yield name
+        defined.update(node.output)
+    yield from (info.name for info in graph.output if info.name not in defined)

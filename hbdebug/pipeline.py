@@ -1,0 +1,330 @@
+"""The jobs end to end, as the command line and Python users call them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hbdebug
+from hbdebug.analysis import ceilings
+from hbdebug.analysis.coverage import list_model
+from hbdebug.analysis.journal import Journal
+from hbdebug.observer import Observer
+from hbdebug.analysis.sensitivity import (
+    CEILING_METRICS,
+    Request,
+    cut_off,
+    measure_ceilings,
+    rank,
+)
+from hbdebug.engine import DEFAULT_MEMORY, Engine
+from hbdebug.errors import GateMissed, UsageError
+from hbdebug.loading import load
+from hbdebug.metrics import badness, resolve_metric
+from hbdebug.model import QuantModel
+from hbdebug.recommend import suggest as search_suggestion
+from hbdebug.results import DataInfo, ModelInfo, SensitivityResult
+from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.toolchain import check_march
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx
+
+    from hbdebug.analysis.sensitivity import Kind, Ranking
+    from hbdebug.results import Ceiling, ModelListing
+
+JOURNAL = "partial.jsonl"
+"""Name of the file, in the output folder, that holds what an unfinished run has measured."""
+
+_FEW_SAMPLES = 8
+
+
+def sensitivity(
+    model: str | Path | onnx.ModelProto | QuantModel,
+    data: str | Path | Samples,
+    *,
+    metrics: Sequence[str] = ("cosine_similarity",),
+    kind: Kind = "node",
+    output_node: str = "",
+    nodes: Sequence[str] = (),
+    ops: Sequence[str] = (),
+    samples: int | None = None,
+    split: bool = True,
+    suggest: bool = True,
+    target: float = 0.999,
+    march: str = "bayes-e",
+    seed: int = 0,
+    jobs: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    provider: str = "cpu",
+    exact: bool = False,
+    skip_unsupported: bool = False,
+    skip_bad: bool = False,
+    journal_folder: str | Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    command: str = "hbdebug.sensitivity(...)",
+) -> SensitivityResult:
+    """Measure what every node costs, and which nodes to move.
+
+    Args:
+        model: A calibrated model: a path, a ModelProto (never changed) or what `load` returned.
+        data: Calibration data: a path, or what `open_samples` returned.
+        metrics: Metric names; the first ranks.
+        kind: What to rank.
+        output_node: Measure at the outputs of this node instead of the graph outputs.
+        nodes: Names or shell wildcards of what to rank; everything when empty.
+        ops: Operator types of what to rank; everything when empty.
+        samples: Use the first so many samples in natural order; None uses all.
+        split: Measure weights and activations of a node apart, too.
+        suggest: Search nodes to lift, and measure them; only with kind ``node``.
+        target: Cosine similarity that the worst output is to reach.
+        march: March that suggestions are for.
+        seed: Seed of the bootstrap intervals.
+        jobs: Evaluations side by side; None for one per core.
+        memory: Bytes that intermediate tensors and sessions may take.
+        provider: ONNX Runtime provider.
+        exact: Run nothing at an optimization level that changes summation order; slower.
+        skip_unsupported: Leave out what hbdebug does not know instead of refusing the model.
+        skip_bad: Leave out samples that can not be used instead of refusing the data.
+        journal_folder: Where to keep what an unfinished run has measured; None keeps nothing.
+        resume: Go on from what is kept there.
+        observer: Is told of progress.
+        command: What to record as the command.
+
+    Returns:
+        What was measured. An interrupt (Ctrl-C) during the ranking or the suggestion gives what
+        was finished, with ``complete`` False.
+
+    Raises:
+        HbdebugError: See `hbdebug.errors`.
+    """
+    watch, seconds = observer or Observer(), _Stopwatch()
+    request = Request(
+        metrics=tuple(dict.fromkeys(resolve_metric(name).name for name in metrics)),
+        kind=kind,
+        nodes=tuple(nodes),
+        ops=tuple(ops),
+        split=split,
+        march=check_march(march),
+        seed=seed,
+        target=target,
+    )
+    whole = model if isinstance(model, QuantModel) else load(model, skip_unsupported=skip_unsupported)
+    stream = (
+        data
+        if isinstance(data, Samples)
+        else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
+    )
+    measured = cut_off(whole, output_node) if output_node else whole
+    engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
+    seconds.lap("load")
+    engine.profile(next(iter(stream))[1])
+    limits = measure_ceilings(engine, stream, request, watch)
+    seconds.lap("whole model")
+    settings = _settings(engine, request, output_node)
+    ranking = rank(
+        engine,
+        stream,
+        request,
+        watch,
+        journal=_journal_opener(journal_folder, whole, stream, settings, resume, watch),
+        whole=whole if output_node else None,
+    )
+    seconds.lap("ranking")
+    result = _record(whole, stream, request, limits, ranking, engine)
+    suggestion = None
+    if suggest and kind == "node" and not ranking.interrupted:
+        suggestion = search_suggestion(
+            engine, stream, ranking.nodes, march=request.march, target=target, observer=watch
+        )
+        seconds.lap("suggestion")
+    return replace(
+        result,
+        command=command,
+        output_node=output_node,
+        suggestion=suggestion,
+        complete=not ranking.interrupted
+        and (suggestion is None or suggestion.stopped != "interrupted"),
+        settings=settings,
+        seconds=seconds.laps(),
+    )
+
+
+def info(
+    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool = False
+) -> ModelListing:
+    """List a model's points and nodes, and what would not be analysed and why.
+
+    Raises:
+        HbdebugError: See `hbdebug.errors`.
+    """
+    loaded = model if isinstance(model, QuantModel) else load(model, skip_unsupported=skip_unsupported)
+    return list_model(loaded, model_info(loaded))
+
+
+def check_gate(result: SensitivityResult, bar: float) -> None:
+    """Compare the model as calibrated with a bar on the ranking metric at the worst output.
+
+    Raises:
+        GateMissed: The model is worse than the bar.
+    """
+    metric = result.metrics[0]
+    outputs = next(item.outputs for item in result.ceilings if item.name == "as_calibrated")
+    values = [means[metric] for means in outputs.values() if metric in means]
+    value = max(values, key=lambda item: badness(metric, item), default=float("nan"))
+    if not badness(metric, value) <= badness(metric, bar) or value != value:
+        raise GateMissed(f"{metric} {value:.6g} as calibrated is worse than {bar:g} (--fail-below)")
+
+
+def model_info(model: QuantModel, march: str = "") -> ModelInfo:
+    """Return the record of a model."""
+    kinds = Counter(
+        f"{point.role} {'float32' if point.params is None else point.params.dtype}"
+        if point.enabled
+        else f"{point.role} not quantized"
+        for point in model.points
+    )
+    return ModelInfo(
+        path=model.path,
+        sha256=model.sha256,
+        kind=model.kind,
+        producer=model.producer,
+        march=march,
+        nodes=len(model.nodes),
+        points=dict(sorted(kinds.items())),
+        inputs={spec.name: _spec_text(spec) for spec in model.inputs},
+        outputs={spec.name: _spec_text(spec) for spec in model.outputs},
+    )
+
+
+def _record(
+    model: QuantModel,
+    samples: Samples,
+    request: Request,
+    limits: tuple[Ceiling, ...],
+    ranking: Ranking,
+    engine: Engine,
+) -> SensitivityResult:
+    return SensitivityResult(
+        hbdebug_version=hbdebug.__version__,
+        command="",
+        model=model_info(model, request.march),
+        data=DataInfo(
+            path=str(samples.path),
+            samples=tuple(samples.names),
+            found=samples.found,
+            complete=ranking.complete_samples,
+        ),
+        scheme="as in the file",
+        fidelity="calibrated",
+        metrics=request.measured,
+        seed=request.seed,
+        kind=request.kind,
+        output_node="",
+        coverage=ranking.coverage,
+        verdict=ceilings.verdict(limits, request.target, request.march),
+        ceilings=limits,
+        nodes=ranking.nodes,
+        points=ranking.points,
+        not_analysed=ranking.not_analysed,
+        warnings=_warnings(model, samples),
+    )
+
+
+def _warnings(model: QuantModel, samples: Samples) -> tuple[str, ...]:
+    found = list(model.warnings)
+    if len(samples) < _FEW_SAMPLES:
+        count = len(samples)
+        found.append(
+            f"{count} sample{'' if count == 1 else 's'} only: a ranking from so few can change "
+            f"with others; {_FEW_SAMPLES} or more are better"
+        )
+    found.extend(f"sample {item.name} left out: {item.reason}" for item in samples.skipped)
+    return tuple(found)
+
+
+def _settings(engine: Engine, request: Request, output_node: str) -> dict[str, Any]:
+    """Return what the numbers depend on besides model and data."""
+    import numpy  # noqa: PLC0415, ICN001 - for its version only
+    import onnx  # noqa: PLC0415
+    import onnxruntime  # noqa: PLC0415
+
+    return {
+        "kind": request.kind,
+        "nodes": list(request.nodes),
+        "ops": list(request.ops),
+        "split": request.split,
+        "output_node": output_node,
+        "target": request.target,
+        "exact": engine.exact,
+        "optimization": "walk: basic, jump: basic" if engine.exact else "walk: basic, jump: all",
+        "jobs": engine.jobs,
+        "memory": engine.memory,
+        "provider": engine.provider,
+        "versions": {
+            "onnxruntime": onnxruntime.__version__,
+            "onnx": onnx.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _journal_opener(
+    folder: str | Path | None,
+    model: QuantModel,
+    samples: Samples,
+    settings: dict[str, Any],
+    resume: bool,
+    observer: Observer,
+) -> Callable[[int], Journal] | None:
+    if folder is None:
+        return None
+    # How many run side by side, and in how much memory, changes no number.
+    key = {name: value for name, value in settings.items() if name not in {"jobs", "memory"}}
+    key |= {"model": model.sha256, "data": samples.digest, "version": hbdebug.__version__}
+
+    def open_journal(evaluations: int) -> Journal:
+        path = Path(folder)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot be made: {error.strerror}", where=folder, hint="Choose another -o."
+            ) from error
+        journal = Journal(path / JOURNAL, key | {"evaluations": evaluations}, resume=resume)
+        if resume:
+            observer.note(journal.resumption())
+        return journal
+
+    return open_journal
+
+
+class _Stopwatch:
+    """Wall time by phase."""
+
+    def __init__(self) -> None:
+        self._started = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """End a phase."""
+        now = time.perf_counter()
+        self._laps[name] = now - self._last
+        self._last = now
+
+    def laps(self) -> dict[str, float]:
+        """Return seconds by phase, and their total."""
+        return {**self._laps, "total": time.perf_counter() - self._started}
+
+
+def _spec_text(spec: TensorSpec) -> str:
+    sizes = ", ".join("?" if size is None else str(size) for size in spec.shape)
+    return f"{spec.dtype}[{sizes}]"

@@ -1,0 +1,257 @@
+"""Pure planning: what an assignment makes stale, where to cut the graph, what to keep.
+
+No arrays and no sessions here. A *position* is an index into ``model.steps``: position ``k``
+lies in front of step ``k``. A *boundary* is a position at which the walk forgets what is no
+longer needed; a *cut* is a boundary from which a jump to the outputs exists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.model import Point, static_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from hbdebug.model import Assignment, QuantModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """What the choice of cuts is weighed by, in seconds per sample unless stated.
+
+    Attributes:
+        walk: One entry per step: its time in the walk.
+        jump: One entry per position, the last being the end of the graph: the time of the jump
+            from there to the outputs.
+        create: One entry per position: the time to make that jump's session, once per run.
+        compare: One entry per position: the time to compare what crosses there with its float
+            value.
+    """
+
+    walk: Sequence[float]
+    jump: Sequence[float]
+    create: Sequence[float]
+    compare: Sequence[float]
+
+
+def seed_steps(model: QuantModel, assignment: Assignment) -> frozenset[int]:
+    """Return the steps that an assignment changes on their own account.
+
+    These are its quantized points, and the nodes that read a quantized constant or around a
+    point (`Assignment.bypassed`). A point on a constant is no seed itself: its value is built
+    into the sessions of the nodes that read it.
+    """
+    static = static_tensors(model)
+    bypassing = {node for node, _ in assignment.bypassed}
+    quantized: set[str] = set()
+    found = set()
+    for index, step in enumerate(model.steps):
+        if isinstance(step, Point) and step.output in static:
+            if step.name in assignment or step.input in quantized:
+                quantized.add(step.output)
+        elif (
+            (isinstance(step, Point) and step.name in assignment)
+            or step.name in bypassing
+            or not quantized.isdisjoint(step.inputs)
+        ):
+            found.add(index)
+    return frozenset(found)
+
+
+def stale_steps(model: QuantModel, assignment: Assignment) -> tuple[int, ...]:
+    """Return, in order, the steps whose outputs may differ from the float baseline.
+
+    These are the `seed_steps` and all steps that depend on one.
+    """
+    seeds = seed_steps(model, assignment)
+    stale: set[str] = set()
+    found = []
+    for index, step in enumerate(model.steps):
+        if index in seeds or not stale.isdisjoint(step.inputs):
+            found.append(index)
+            stale.update(step.outputs)
+    return tuple(found)
+
+
+def quantized_span(model: QuantModel, assignment: Assignment) -> tuple[int, int]:
+    """Return the positions between which an assignment must be walked.
+
+    Returns:
+        ``(first, last)``: the index of the first quantized point (for a weight: of the first
+        node that reads it), and the position behind the last one, from which on everything is in
+        float and a jump is right. An assignment that reads around a point can not jump: ``last``
+        is the end of the graph. ``(0, 0)`` when nothing is quantized.
+    """
+    seeds = seed_steps(model, assignment)
+    if not seeds:
+        return 0, 0
+    last = len(model.steps) if assignment.bypassed else max(seeds) + 1
+    return min(seeds), last
+
+
+def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
+    """Return, for every position, the tensors made before it and needed behind it.
+
+    Graph inputs count as made before position 0; constants are at hand everywhere and never
+    cross. The entry of the last position holds the graph outputs.
+    """
+    steps = model.steps
+    static = static_tensors(model)
+    needed = {spec.name for spec in model.outputs}
+    behind: list[set[str]] = [set()] * len(steps) + [set(needed)]
+    for index in range(len(steps) - 1, -1, -1):
+        needed = needed.difference(steps[index].outputs)
+        needed.update(name for name in steps[index].inputs if name)
+        behind[index] = needed
+    made = {spec.name for spec in model.inputs}
+    found = []
+    for index, wanted in enumerate(behind):
+        found.append(frozenset(wanted & made))
+        if index < len(steps):
+            made.update(name for name in steps[index].outputs if name not in static)
+    return tuple(found)
+
+
+def last_uses(
+    model: QuantModel, keep: Collection[str], *, around_points: bool = False
+) -> tuple[tuple[str, ...], ...]:
+    """Return, for every step, the tensors that nothing reads after it and that may be dropped.
+
+    Args:
+        model: The model.
+        keep: Tensors that must stay (graph outputs).
+        around_points: Whether a node may read what lies in front of a point instead of what lies
+            behind it (`Assignment.bypassed`), so that both must stay until then.
+    """
+    last: dict[str, int] = {}
+    for index, step in enumerate(model.steps):
+        for name in (*step.inputs, *step.outputs):
+            source = name
+            while source and source not in keep:
+                last[source] = index
+                producer = model.producer_of.get(source)
+                if not (around_points and isinstance(producer, Point)):
+                    break
+                source = producer.input
+    dropped: list[list[str]] = [[] for _ in model.steps]
+    for name, index in last.items():
+        dropped[index].append(name)
+    return tuple(tuple(names) for names in dropped)
+
+
+def choose_cuts(costs: Costs, spans: Iterable[tuple[int, int]], samples: int) -> tuple[int, ...]:
+    """Choose the cuts that make all evaluations together cheapest, by dynamic programming.
+
+    An evaluation that is quantized from step ``first`` up to position ``last`` walks from
+    ``first`` to the first cut at or behind ``last`` and jumps from there. A cut costs one session
+    and, for each sample, one jump of the float baseline as the reference. The end of the graph is
+    always a cut, free of charge.
+
+    Args:
+        costs: Times, see `Costs`.
+        spans: One ``(first, last)`` per evaluation, from `quantized_span`.
+        samples: Number of samples that will be evaluated.
+
+    Returns:
+        Cut positions in ascending order, the end of the graph last.
+    """
+    end = len(costs.walk)
+    walked = np.concatenate([[0.0], np.cumsum(np.asarray(costs.walk, np.float64))])
+    count = np.zeros(end + 1)
+    start_sum = np.zeros(end + 1)
+    for first, last in spans:
+        if last:
+            count[last] += 1
+            start_sum[last] += walked[first]
+    # Number of evaluations that end at or before a position, and the sum of their walks' starts.
+    ending, starts = np.cumsum(count), np.cumsum(start_sum)
+    per_sample = np.asarray(costs.jump, np.float64) + np.asarray(costs.compare, np.float64)
+    best = np.full(end + 1, np.inf)
+    best[0] = 0.0
+    previous = np.zeros(end + 1, np.int64)
+    for position in range(1, end + 1):
+        evaluations = ending[position] - ending[:position]
+        spent = evaluations * (walked[position] + per_sample[position])
+        spent -= starts[position] - starts[:position]
+        total = best[:position] + samples * spent
+        if position < end:
+            total += samples * costs.jump[position] + costs.create[position]
+        previous[position] = int(np.argmin(total))
+        best[position] = total[previous[position]]
+    cuts = [end]
+    while previous[cuts[-1]] > 0:
+        cuts.append(int(previous[cuts[-1]]))
+    return tuple(reversed(cuts))
+
+
+def thin_cuts(cuts: Sequence[int], weight: Mapping[int, int], budget: int) -> tuple[int, ...]:
+    """Drop cuts until the sessions' weights fit a budget, keeping them spread out.
+
+    Args:
+        cuts: Ascending positions, the end of the graph last (which costs nothing and stays).
+        weight: Bytes that the session of a cut holds.
+        budget: Bytes allowed for all of them together.
+    """
+    kept = list(cuts[:-1])
+    while kept and sum(weight[cut] for cut in kept) > budget:
+        if len(kept) == 1:
+            kept = []
+            break
+        kept = kept[1::2]
+    return (*kept, cuts[-1])
+
+
+def choose_boundaries(
+    cuts: Sequence[int], made_bytes: Sequence[int], budget: int
+) -> tuple[int, ...]:
+    """Add boundaries between the cuts so that what one stretch makes fits a budget.
+
+    Args:
+        cuts: Ascending cut positions, the end of the graph last.
+        made_bytes: Bytes that each step makes anew.
+        budget: Bytes that one stretch between two boundaries may make. A single step that makes
+            more is a stretch of its own.
+
+    Returns:
+        Ascending positions, a superset of ``cuts``.
+    """
+    found = []
+    total = 0
+    for position in range(1, len(made_bytes) + 1):
+        made = made_bytes[position - 1]
+        if total and total + made > budget and position - 1 not in found:
+            found.append(position - 1)
+            total = 0
+        total += made
+        if position in cuts:
+            found.append(position)
+            total = 0
+    return tuple(found)
+
+
+def cut_of(cuts: Sequence[int], last: int) -> int:
+    """Return the first cut at or behind a position."""
+    return cuts[bisect_left(cuts, last)]
+
+
+def jump_profile(walk: Sequence[float], ratio: float, overhead: float) -> NDArray[np.float64]:
+    """Estimate the jump's time from every position out of the walk's times.
+
+    Args:
+        walk: Seconds per step in the walk.
+        ratio: Time of the optimized session over the time of the walk, for the same steps.
+        overhead: Seconds that any jump costs.
+
+    Returns:
+        Seconds per position, 0 at the end of the graph.
+    """
+    suffix = np.concatenate([np.cumsum(np.asarray(walk, np.float64)[::-1])[::-1], [0.0]])
+    return np.where(suffix > 0, suffix * ratio + overhead, 0.0)

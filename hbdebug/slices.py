@@ -1,0 +1,300 @@
+"""Runnable pieces of the float model: one-node sessions and suffix sessions.
+
+With `hbdebug.loading`, the only code that touches protobuf. Sessions run single-threaded on the
+provider that the user named, never on another, and ONNX Runtime is told not to fuse
+QuantizeLinear/DequantizeLinear pairs behind our back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from hbdebug.errors import ModelError, UsageError
+from hbdebug.model import Point, static_tensors
+from hbdebug.quant import broadcast_channels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from hbdebug.model import Node, Op, QuantModel, Step
+
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "directml": "DmlExecutionProvider",
+}
+"""Option value of ``--provider`` -> ONNX Runtime execution provider."""
+
+_IR_VERSION = 7
+
+# ONNX Runtime reports a failure as an exception; its own log would only repeat it on stderr.
+_FATAL_ONLY = 4
+
+_ELEMENT_TYPES = {
+    "float32": onnx.TensorProto.FLOAT,
+    "float64": onnx.TensorProto.DOUBLE,
+    "float16": onnx.TensorProto.FLOAT16,
+    "int8": onnx.TensorProto.INT8,
+    "uint8": onnx.TensorProto.UINT8,
+    "int16": onnx.TensorProto.INT16,
+    "uint16": onnx.TensorProto.UINT16,
+    "int32": onnx.TensorProto.INT32,
+    "uint32": onnx.TensorProto.UINT32,
+    "int64": onnx.TensorProto.INT64,
+    "uint64": onnx.TensorProto.UINT64,
+    "bool": onnx.TensorProto.BOOL,
+}
+
+
+class Runner:
+    """One ONNX Runtime session with fixed outputs.
+
+    Attributes:
+        inputs: Names of the tensors it must be fed.
+        outputs: Names of the tensors it makes.
+    """
+
+    __slots__ = ("_output_list", "_session", "inputs", "outputs")
+
+    def __init__(self, session: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        self._session = session
+        self._output_list = list(outputs)
+        self.inputs = inputs
+        self.outputs = outputs
+
+    def run(self, values: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Compute the outputs, in the order of `outputs`, from ``values[name]`` of each input."""
+        feeds = {name: values[name] for name in self.inputs}
+        results: list[NDArray[Any]] = self._session.run(self._output_list, feeds)
+        return results
+
+
+class Slicer:
+    """Makes sessions for pieces of one model.
+
+    Args:
+        model: The float graph.
+        provider: A key of `PROVIDERS`, or an ONNX Runtime provider name.
+
+    Raises:
+        UsageError: ONNX Runtime has no such provider here.
+    """
+
+    def __init__(self, model: QuantModel, *, provider: str = "cpu") -> None:
+        self._model = model
+        self._provider = _available_provider(provider)
+        self._protos: dict[int, list[onnx.NodeProto]] = {}
+        self._wanted = {name for step in model.steps for name in step.inputs}
+        self._wanted.update(spec.name for spec in model.outputs)
+        self._static = static_tensors(model)
+
+    def node(
+        self, node: Node, fed: Mapping[str, str], constants: Mapping[str, NDArray[Any]]
+    ) -> Runner:
+        """Make a session for one node.
+
+        Args:
+            node: The node.
+            fed: Tensor name -> dtype name of every input that is fed at run time.
+            constants: Values of its other inputs that are not constants of the model under the
+                same name, such as quantized weights.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the node; the message holds its words.
+        """
+        inner = set(_reads(node)) - fed.keys() - {""}
+        graph = onnx.GraphProto(name=node.name or "node")
+        graph.node.extend(_node_proto(op) for op in node.body)
+        for name in sorted(inner):
+            if name in constants:
+                graph.initializer.append(_tensor(name, constants[name]))
+            elif name in self._model.constants:
+                graph.initializer.append(_tensor(name, self._model.constants[name]))
+        graph.input.extend(_value_info(name, dtype, None) for name, dtype in fed.items())
+        outputs = tuple(name for name in node.outputs if name in self._wanted)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        session = self._session(graph, optimized=False, where=f"node {node.name} ({node.op_type})")
+        return Runner(session, tuple(fed), outputs)
+
+    def suffix(
+        self,
+        start: int,
+        fed: Iterable[str],
+        specs: Mapping[str, tuple[str, tuple[int, ...]]],
+        *,
+        optimized: bool,
+        fixed_shapes: bool,
+    ) -> Runner:
+        """Make a session from a position to the graph outputs, every point in float.
+
+        Args:
+            start: Position in ``model.steps``.
+            fed: Tensors that cross there.
+            specs: Tensor name -> (dtype name, shape) of every tensor of one float run.
+            optimized: Whether ONNX Runtime may use all of its optimizations. They change the
+                summation order of convolutions, so nothing behind them may be quantized.
+            fixed_shapes: Whether every later call has the same shapes, which lets ONNX Runtime
+                optimize more.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the graph; the message holds its words.
+        """
+        graph = onnx.GraphProto(name=f"from_{start}")
+        steps = self._model.steps
+        used = {name for step in steps[start:] for name in _reads(step)}
+        # A weight's point lies in front of its node, perhaps in front of the position too.
+        static = [
+            step
+            for step in steps[:start]
+            if step.outputs[0] in used and step.outputs[0] in self._static
+        ]
+        for step in (*static, *steps[start:]):
+            if isinstance(step, Point):
+                graph.node.append(_passthrough(step, self._shape(step.input, specs), graph))
+                used.add(step.input)
+            else:
+                graph.node.extend(self._nodes_of(step))
+        for name in sorted(used & self._model.constants.keys()):
+            graph.initializer.append(_tensor(name, self._model.constants[name]))
+        inputs = tuple(name for name in fed if name in used)
+        for name in inputs:
+            dtype, shape = specs[name]
+            graph.input.append(
+                _value_info(name, dtype, shape if fixed_shapes else (None,) * len(shape))
+            )
+        made = {name for step in steps[start:] for name in step.outputs}
+        outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        where = f"the graph from step {start} on"
+        return Runner(self._session(graph, optimized=optimized, where=where), inputs, outputs)
+
+    def _shape(
+        self, name: str, specs: Mapping[str, tuple[str, tuple[int, ...]]]
+    ) -> tuple[int, ...]:
+        constant = self._model.constants.get(name)
+        if constant is not None:
+            return constant.shape
+        producer = self._model.producer_of.get(name)
+        if name not in specs and isinstance(producer, Point):
+            return self._shape(producer.input, specs)
+        return specs[name][1]
+
+    def _nodes_of(self, node: Node) -> list[onnx.NodeProto]:
+        """Return a node's protobuf form, made once: every suffix in front of it needs it again."""
+        key = id(node)
+        if key not in self._protos:
+            self._protos[key] = [_node_proto(op) for op in node.body]
+        return self._protos[key]
+
+    def _session(self, graph: onnx.GraphProto, *, optimized: bool, where: str) -> Any:
+        import onnxruntime
+
+        model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph)
+        model.opset_import.append(onnx.OperatorSetIdProto(domain="", version=self._model.opset))
+        model.opset_import.append(onnx.OperatorSetIdProto(domain="com.microsoft", version=1))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _FATAL_ONLY
+        level = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = (
+            level.ORT_ENABLE_ALL if optimized else level.ORT_ENABLE_BASIC
+        )
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        try:
+            return onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=[self._provider]
+            )
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime {onnxruntime.__version__} cannot load it: {_first_line(error)}",
+                where=where,
+                hint="If the operator is newer than this ONNX Runtime, upgrade onnxruntime.",
+            ) from error
+
+
+def _available_provider(name: str) -> str:
+    import onnxruntime
+
+    provider = PROVIDERS.get(name.lower(), name)
+    available = onnxruntime.get_available_providers()
+    if provider not in available:
+        known = {full: short for short, full in PROVIDERS.items()}
+        choices = ", ".join(known.get(full, full) for full in available)
+        raise UsageError(
+            f"this ONNX Runtime has no provider {name!r}",
+            hint=f"It has: {choices}. GPU providers come with the package onnxruntime-gpu.",
+        )
+    return provider
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _node_proto(op: Op) -> onnx.NodeProto:
+    node = onnx.NodeProto(op_type=op.op_type, input=op.inputs, output=op.outputs, domain=op.domain)
+    for name, value in op.attributes.items():
+        if isinstance(value, np.ndarray):
+            node.attribute.append(onnx.helper.make_attribute(name, _tensor("", value)))
+        elif isinstance(value, list) and not value:
+            # Nothing in an empty list says what it is a list of; ONNX has empty INTS only.
+            node.attribute.add(name=name, type=onnx.AttributeProto.INTS)
+        else:
+            node.attribute.append(onnx.helper.make_attribute(name, value))
+    return node
+
+
+def _reads(step: Step) -> tuple[str, ...]:
+    """Return the tensors that a step's stock operators read."""
+    if isinstance(step, Point):
+        return step.inputs
+    # The node's own inputs hold what a subgraph reads from outside, too.
+    return (*step.inputs, *(name for op in step.body for name in op.inputs))
+
+
+def _passthrough(point: Point, shape: tuple[int, ...], graph: onnx.GraphProto) -> onnx.NodeProto:
+    """Return the float form of a point: Identity, or the Mul of `quant.float_passthrough`."""
+    params = point.params
+    if params is None or params.dequantize_scale is None or not params.per_channel:
+        return onnx.NodeProto(op_type="Identity", input=[point.input], output=[point.output])
+    scale = broadcast_channels(params.scale, shape, params.axis, params.group)
+    ratio = f"{point.name}/dequantize_scale_over_scale"
+    with np.errstate(all="ignore"):
+        graph.initializer.append(_tensor(ratio, np.float32(params.dequantize_scale) / scale))
+    return onnx.NodeProto(op_type="Mul", input=[point.input, ratio], output=[point.output])
+
+
+def _tensor(name: str, array: NDArray[Any]) -> onnx.TensorProto:
+    return onnx.TensorProto(
+        name=name,
+        data_type=_element_type(array.dtype.name, name),
+        dims=array.shape,
+        raw_data=np.ascontiguousarray(array).tobytes(),
+    )
+
+
+def _value_info(name: str, dtype: str, shape: Sequence[int | None] | None) -> onnx.ValueInfoProto:
+    info = onnx.ValueInfoProto(name=name)
+    tensor = info.type.tensor_type
+    tensor.elem_type = _element_type(dtype, name)
+    for size in shape or ():
+        dimension = tensor.shape.dim.add()
+        if size is not None:
+            dimension.dim_value = size
+    return info
+
+
+def _element_type(dtype: str, name: str) -> int:
+    try:
+        return _ELEMENT_TYPES[dtype]
+    except KeyError:
+        raise ModelError(f"tensors of type {dtype} are not supported", where=name) from None

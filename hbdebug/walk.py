@@ -1,0 +1,267 @@
+"""The walk: run the model one step at a time under an assignment.
+
+A point fake-quantizes in NumPy; a node runs in a one-node ONNX Runtime session without
+optimizations that span nodes, so that every tensor is bit-equal to that of the unoptimized whole
+model. Constants that a node reads, quantized weights included, are built into its session.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.model import Assignment, Node, Point, static_tensors
+from hbdebug.plan import last_uses
+from hbdebug.quant import fake_quantize, float_passthrough
+from hbdebug.slices import Runner, Slicer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from hbdebug.model import QuantModel, Step
+    from hbdebug.quant import QuantParams
+
+Arrays: TypeAlias = "dict[str, NDArray[Any]]"
+
+FLOAT = Assignment()
+"""The empty assignment: everything in float."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """What one float walk over one sample showed.
+
+    Attributes:
+        seconds: Time of each step.
+        made_bytes: Bytes that each step made anew.
+        specs: Tensor -> (dtype name, shape) of everything that exists at run time.
+    """
+
+    seconds: tuple[float, ...]
+    made_bytes: tuple[int, ...]
+    specs: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    def bytes_of(self, name: str) -> int:
+        """Return the size of a tensor."""
+        dtype, shape = self.specs[name]
+        return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+class Walker:
+    """Runs one model step by step.
+
+    Args:
+        model: The float graph and its points.
+        slicer: Makes the sessions.
+    """
+
+    def __init__(self, model: QuantModel, slicer: Slicer) -> None:
+        self.model = model
+        self.static = static_tensors(model)
+        self._slicer = slicer
+        self._output_names = tuple(spec.name for spec in model.outputs)
+        self._drops = last_uses(model, self._output_names)
+        self._late_drops = last_uses(model, self._output_names, around_points=True)
+        self._weight_points = tuple(self._points_inside(step) for step in model.steps)
+        self._float_runners: list[Runner | None] = [None] * len(model.steps)
+        self._runners: dict[tuple[int, tuple[int, ...]], tuple[Runner, tuple[Any, ...]]] = {}
+        self._lock = Lock()
+        self._profile: Profile | None = None
+
+    def forward(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        assignment: Assignment = FLOAT,
+        *,
+        keep: Callable[[str, NDArray[Any]], None] | None = None,
+    ) -> Arrays:
+        """Walk the whole model.
+
+        Args:
+            inputs: One array for each graph input.
+            assignment: What is quantized.
+            keep: Called with every tensor that is made, under its name, before it is forgotten.
+
+        Returns:
+            The graph outputs by name.
+        """
+        values: Arrays = dict(inputs)
+        drops = self._late_drops if assignment.bypassed else self._drops
+        for index, step in enumerate(self.model.steps):
+            values.update(self.execute(index, values, assignment))
+            if keep is not None:
+                for name in step.outputs:
+                    if name in values:
+                        keep(name, values[name])
+            for name in drops[index]:
+                values.pop(name, None)
+        return {name: values[name] for name in self._output_names}
+
+    @property
+    def measured_profile(self) -> Profile:
+        """The result of `profile`.
+
+        Raises:
+            RuntimeError: It has not run yet.
+        """
+        if self._profile is None:
+            raise RuntimeError("profile must run before anything is planned")
+        return self._profile
+
+    def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
+        """Walk the float model once, taking times and sizes; later calls return the first result.
+
+        Args:
+            inputs: One array for each graph input.
+        """
+        if self._profile is None:
+            values: Arrays = dict(inputs)
+            specs = {name: (array.dtype.name, array.shape) for name, array in values.items()}
+            seconds, made_bytes = [], []
+            for index, step in enumerate(self.model.steps):
+                self._prepare(index, values)
+                started = time.perf_counter()
+                values.update(self.execute(index, values, FLOAT))
+                seconds.append(time.perf_counter() - started)
+                made = [values[name] for name in step.outputs if name in values]
+                passed = isinstance(step, Point) and made and made[0] is values.get(step.input)
+                made_bytes.append(0 if passed else sum(array.nbytes for array in made))
+                for name in step.outputs:
+                    if name in values:
+                        specs[name] = (values[name].dtype.name, values[name].shape)
+                for name in self._drops[index]:
+                    values.pop(name, None)
+            self._profile = Profile(
+                seconds=tuple(seconds), made_bytes=tuple(made_bytes), specs=specs
+            )
+        return self._profile
+
+    def execute(
+        self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
+    ) -> Arrays:
+        """Run one step.
+
+        Args:
+            index: Index into ``model.steps``.
+            values: The tensors it reads, constants left out.
+            assignment: What is quantized.
+
+        Returns:
+            Its outputs by name; nothing for a point on a constant, whose value is built into the
+            sessions of the nodes that read it.
+
+        Raises:
+            ModelError: ONNX Runtime can not run the node on these tensors.
+        """
+        step = self.model.steps[index]
+        if isinstance(step, Point):
+            if step.output in self.static:
+                return {}
+            x = values[step.input] if step.input in values else self.model.constants[step.input]
+            return {step.output: apply_point(step, x, assignment.get(step.name))}
+        runner = self._runner(index, values, assignment)
+        feeds = self._around(step, values, assignment) if assignment.bypassed else values
+        try:
+            return dict(zip(runner.outputs, runner.run(feeds), strict=True))
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime failed: {str(error).strip().splitlines()[0]}",
+                where=f"node {step.name} ({step.op_type})",
+            ) from error
+
+    def _around(
+        self, node: Node, values: Mapping[str, NDArray[Any]], assignment: Assignment
+    ) -> Mapping[str, NDArray[Any]]:
+        """Return the values with those of bypassed inputs taken from in front of their points."""
+        feeds = None
+        for input_index, name in enumerate(node.inputs):
+            if (node.name, input_index) in assignment.bypassed:
+                source = name
+                while isinstance(point := self.model.producer_of.get(source), Point):
+                    source = point.input
+                feeds = dict(values) if feeds is None else feeds
+                feeds[name] = values[source]
+        return values if feeds is None else feeds
+
+    def _prepare(self, index: int, values: Mapping[str, NDArray[Any]]) -> None:
+        if isinstance(self.model.steps[index], Node):
+            self._runner(index, values, FLOAT)
+
+    def _runner(
+        self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
+    ) -> Runner:
+        """Return the session of a node with its constants quantized as the assignment says."""
+        points = self._weight_points[index]
+        if not points or not assignment or not any(name in assignment for name in points):
+            runner = self._float_runners[index]
+            if runner is None:
+                with self._lock:
+                    runner = self._float_runners[index] or self._make_runner(index, values, FLOAT)
+                    self._float_runners[index] = runner
+            return runner
+        # The parameters' identities are safe as a key: the entry keeps the objects alive.
+        params = tuple(assignment.get(name) for name in points)
+        key = (index, tuple(id(item) for item in params))
+        entry = self._runners.get(key)
+        if entry is None:
+            with self._lock:
+                entry = self._runners.get(key)
+                if entry is None:
+                    entry = (self._make_runner(index, values, assignment), params)
+                    self._runners[key] = entry
+        return entry[0]
+
+    def _make_runner(
+        self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
+    ) -> Runner:
+        node = self.model.steps[index]
+        if not isinstance(node, Node):
+            raise TypeError(f"step {index} is not a node")
+        constants: Arrays = {}
+        fed: dict[str, str] = {}
+        for name in node.inputs:
+            if name in self.static:
+                constants[name] = self._static_value(name, assignment)
+            elif name and name not in self.model.constants:
+                fed[name] = values[name].dtype.name
+        return self._slicer.node(node, fed, constants)
+
+    def _static_value(self, name: str, assignment: Assignment) -> NDArray[Any]:
+        constant = self.model.constants.get(name)
+        if constant is not None:
+            return constant
+        point = self.model.producer_of[name]
+        if not isinstance(point, Point):
+            raise TypeError(f"{name} is not behind a point")
+        value = self._static_value(point.input, assignment)
+        return apply_point(point, value, assignment.get(point.name))
+
+    def _points_inside(self, step: Step) -> tuple[str, ...]:
+        """Return the points on a node's constant inputs, chains included."""
+        found = []
+        if isinstance(step, Node):
+            for name in step.inputs:
+                source = name
+                while source in self.static:
+                    point = self.model.producer_of[source]
+                    found.append(point.name)
+                    source = point.inputs[0]
+        return tuple(dict.fromkeys(found))
+
+
+def apply_point(point: Point, x: NDArray[Any], params: QuantParams | None) -> NDArray[Any]:
+    """Return what a point gives: quantized by ``params``, or passed on in float when None."""
+    try:
+        if params is not None:
+            return fake_quantize(x, params)
+        return x if point.params is None else float_passthrough(x, point.params)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, where=f"point {point.name}") from error
