@@ -7,7 +7,7 @@ import shlex
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,19 +62,19 @@ def sensitivity(
         typer.Argument(metavar="CALIB", help="Calibration data: CALIB/<input>/*.npy, or .npz."),
     ],
     metric: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option(help="Metric; repeatable, the first ranks. [default: cosine_similarity]"),
     ] = None,
     kind: Annotated[Kind, typer.Option(help="What to rank.")] = Kind.node,
     output_node: Annotated[str, typer.Option(help="Measure the damage at this inner node.")] = "",
     node: Annotated[
-        Optional[list[str]], typer.Option(help="Rank only these: a name or wildcard; repeatable.")
+        list[str] | None, typer.Option(help="Rank only these: a name or wildcard; repeatable.")
     ] = None,
     op: Annotated[
-        Optional[list[str]], typer.Option(help="Rank only this operator type; repeatable.")
+        list[str] | None, typer.Option(help="Rank only this operator type; repeatable.")
     ] = None,
     samples: Annotated[
-        Optional[int], typer.Option(min=1, help="Use the first N samples. [default: all]")
+        int | None, typer.Option(min=1, help="Use the first N samples. [default: all]")
     ] = None,
     split: Annotated[bool, typer.Option(help="Measure weights and activations apart.")] = True,
     suggest: Annotated[bool, typer.Option(help="Search and measure nodes to move.")] = True,
@@ -91,7 +91,7 @@ def sensitivity(
     format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
     jobs: Annotated[
-        Optional[int], typer.Option(min=1, help="Evaluations side by side. [default: cores]")
+        int | None, typer.Option(min=1, help="Evaluations side by side. [default: cores]")
     ] = None,
     memory: Annotated[
         str, typer.Option(help="Budget for intermediate tensors, such as 512MiB.")
@@ -101,7 +101,7 @@ def sensitivity(
         bool, typer.Option("--exact", help="No optimization that changes rounding; slower.")
     ] = False,
     fail_below: Annotated[
-        Optional[float],
+        float | None,
         typer.Option(help="Exit with 1 if the model as calibrated is worse (ranking metric)."),
     ] = None,
     resume: Annotated[
@@ -254,7 +254,7 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("interrupted before anything was finished", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last resort before the terminal
         import traceback
 
         traceback.print_exc()

@@ -219,37 +219,50 @@ class Engine:
             RuntimeError: `profile` has not run yet; its times are what the plan is made of.
         """
         profile = self.walker.measured_profile
-        spans = [quantized_span(self.model, assignment) for assignment in assignments]
+        seeds = [seed_steps(self.model, assignment) for assignment in assignments]
+        spans = [
+            quantized_span(self.model, assignment, own)
+            for assignment, own in zip(assignments, seeds, strict=True)
+        ]
         costs = self._costs(profile)
         cuts = choose_cuts(costs, spans, samples)
         held = {cut: self._constant_bytes[cut] for cut in cuts}
         cuts = thin_cuts(cuts, held, self.memory // 2)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
         boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 4)
-        variants = []
-        for index, (assignment, (first, last)) in enumerate(zip(assignments, spans, strict=True)):
-            cut = cut_of(cuts, last)
-            stale = tuple(step for step in stale_steps(self.model, assignment) if step < cut)
-            seeds = seed_steps(self.model, assignment)
-            cost = sum(costs.walk[step] for step in stale) + costs.jump[cut] + costs.compare[cut]
-            variants.append(
-                Variant(
-                    index=index,
-                    assignment=assignment,
-                    stale=stale,
-                    seeds=seeds,
-                    first=first,
-                    cut=cut,
-                    cost=cost,
-                )
-            )
+        variants = tuple(
+            self._variant(index, assignment, seeds[index], spans[index], cuts, costs)
+            for index, assignment in enumerate(assignments)
+        )
         references = sum(costs.walk) + sum(costs.jump[cut] for cut in cuts)
         return Schedule(
             cuts=cuts,
             boundaries=boundaries,
             seconds_per_sample=references + sum(variant.cost for variant in variants),
             seconds_once=sum(costs.create[cut] for cut in cuts[:-1]),
-            variants=tuple(variants),
+            variants=variants,
+        )
+
+    def _variant(
+        self,
+        index: int,
+        assignment: Assignment,
+        seeds: frozenset[int],
+        span: tuple[int, int],
+        cuts: tuple[int, ...],
+        costs: Costs,
+    ) -> Variant:
+        cut = cut_of(cuts, span[1])
+        stale = stale_steps(self.model, seeds, cut)
+        walked = sum(costs.walk[step] for step in stale)
+        return Variant(
+            index=index,
+            assignment=assignment,
+            stale=stale,
+            seeds=seeds,
+            first=span[0],
+            cut=cut,
+            cost=walked + costs.jump[cut] + costs.compare[cut],
         )
 
     def evaluate(
@@ -381,7 +394,6 @@ class _SampleRun(Generic[T]):
         self, inputs: Mapping[str, NDArray[Any]], variants: Sequence[Variant]
     ) -> Iterator[list[Future[Evaluation[T]]]]:
         """Yield, for each stretch, the evaluations that finish in it."""
-        engine = self._engine
         last = max(variant.cut for variant in variants)
         base: Arrays = dict(inputs)
         going: list[tuple[Variant, Arrays]] = []

@@ -171,6 +171,26 @@ class QuantModel:
                     found.setdefault(tensor, []).append((step, index))
         return {tensor: tuple(steps) for tensor, steps in found.items()}
 
+    @cached_property
+    def position_of(self) -> Mapping[str, int]:
+        """Index into `steps` of every node and point, by its name."""
+        return {step.name: index for index, step in enumerate(self.steps)}
+
+    @cached_property
+    def static(self) -> frozenset[str]:
+        """The tensors behind points that read a constant: quantized weights and the like.
+
+        They never change from sample to sample and are no part of the walk's state. A graph
+        output is never one of them.
+        """
+        outputs = {spec.name for spec in self.outputs}
+        found: set[str] = set()
+        for point in self.points:
+            constant = point.input in self.constants or point.input in found
+            if constant and point.output not in outputs:
+                found.add(point.output)
+        return frozenset(found)
+
     def upto(self, outputs: tuple[TensorSpec, ...]) -> QuantModel:
         """Return the part of the model that some tensors depend on, with them as its outputs."""
         needed = {spec.name for spec in outputs}
@@ -191,20 +211,6 @@ class QuantModel:
                 yield from self.consuming_nodes(step)
             else:
                 yield step, index
-
-
-def static_tensors(model: QuantModel) -> frozenset[str]:
-    """Return the tensors behind points that read a constant: quantized weights and the like.
-
-    They never change from sample to sample and are no part of the walk's state.
-    """
-    outputs = {spec.name for spec in model.outputs}
-    found: set[str] = set()
-    for point in model.points:
-        constant = point.input in model.constants or point.input in found
-        if constant and point.output not in outputs:
-            found.add(point.output)
-    return frozenset(found)
 
 
 class Assignment(Mapping[str, "QuantParams"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections import Counter
@@ -13,9 +14,7 @@ import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model
 from hbdebug.analysis.journal import Journal
-from hbdebug.observer import Observer
 from hbdebug.analysis.sensitivity import (
-    CEILING_METRICS,
     Request,
     cut_off,
     measure_ceilings,
@@ -26,6 +25,7 @@ from hbdebug.errors import GateMissed, UsageError
 from hbdebug.loading import load
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import QuantModel
+from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.results import DataInfo, ModelInfo, SensitivityResult
 from hbdebug.samples import Samples, TensorSpec, open_samples
@@ -116,7 +116,7 @@ def sensitivity(
         seed=seed,
         target=target,
     )
-    whole = model if isinstance(model, QuantModel) else load(model, skip_unsupported=skip_unsupported)
+    whole = _loaded(model, skip_unsupported=skip_unsupported)
     stream = (
         data
         if isinstance(data, Samples)
@@ -129,16 +129,19 @@ def sensitivity(
     limits = measure_ceilings(engine, stream, request, watch)
     seconds.lap("whole model")
     settings = _settings(engine, request, output_node)
+    journal = _journal_opener(
+        journal_folder, whole, stream, settings, resume=resume, observer=watch
+    )
     ranking = rank(
         engine,
         stream,
         request,
         watch,
-        journal=_journal_opener(journal_folder, whole, stream, settings, resume, watch),
+        journal=journal,
         whole=whole if output_node else None,
     )
     seconds.lap("ranking")
-    result = _record(whole, stream, request, limits, ranking, engine)
+    result = _record(whole, stream, request, limits, ranking)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
         suggestion = search_suggestion(
@@ -165,7 +168,7 @@ def info(
     Raises:
         HbdebugError: See `hbdebug.errors`.
     """
-    loaded = model if isinstance(model, QuantModel) else load(model, skip_unsupported=skip_unsupported)
+    loaded = _loaded(model, skip_unsupported=skip_unsupported)
     return list_model(loaded, model_info(loaded))
 
 
@@ -178,9 +181,17 @@ def check_gate(result: SensitivityResult, bar: float) -> None:
     metric = result.metrics[0]
     outputs = next(item.outputs for item in result.ceilings if item.name == "as_calibrated")
     values = [means[metric] for means in outputs.values() if metric in means]
-    value = max(values, key=lambda item: badness(metric, item), default=float("nan"))
-    if not badness(metric, value) <= badness(metric, bar) or value != value:
+    value = max(values, key=lambda item: badness(metric, item), default=math.nan)
+    if math.isnan(value) or badness(metric, value) > badness(metric, bar):
         raise GateMissed(f"{metric} {value:.6g} as calibrated is worse than {bar:g} (--fail-below)")
+
+
+def _loaded(
+    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool
+) -> QuantModel:
+    if isinstance(model, QuantModel):
+        return model
+    return load(model, skip_unsupported=skip_unsupported)
 
 
 def model_info(model: QuantModel, march: str = "") -> ModelInfo:
@@ -210,7 +221,6 @@ def _record(
     request: Request,
     limits: tuple[Ceiling, ...],
     ranking: Ranking,
-    engine: Engine,
 ) -> SensitivityResult:
     return SensitivityResult(
         hbdebug_version=hbdebug.__version__,
@@ -254,7 +264,7 @@ def _settings(engine: Engine, request: Request, output_node: str) -> dict[str, A
     """Return what the numbers depend on besides model and data."""
     import numpy  # noqa: PLC0415, ICN001 - for its version only
     import onnx  # noqa: PLC0415
-    import onnxruntime  # noqa: PLC0415
+    import onnxruntime
 
     return {
         "kind": request.kind,
@@ -282,6 +292,7 @@ def _journal_opener(
     model: QuantModel,
     samples: Samples,
     settings: dict[str, Any],
+    *,
     resume: bool,
     observer: Observer,
 ) -> Callable[[int], Journal] | None:
@@ -297,7 +308,7 @@ def _journal_opener(
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"cannot be made: {error.strerror}", where=folder, hint="Choose another -o."
+                f"cannot be made: {error.strerror}", where=str(folder), hint="Choose another -o."
             ) from error
         journal = Journal(path / JOURNAL, key | {"evaluations": evaluations}, resume=resume)
         if resume:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hbdebug.model import Point, static_tensors
+from hbdebug.model import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,52 +49,65 @@ def seed_steps(model: QuantModel, assignment: Assignment) -> frozenset[int]:
     point (`Assignment.bypassed`). A point on a constant is no seed itself: its value is built
     into the sessions of the nodes that read it.
     """
-    static = static_tensors(model)
-    bypassing = {node for node, _ in assignment.bypassed}
-    quantized: set[str] = set()
-    found = set()
-    for index, step in enumerate(model.steps):
-        if isinstance(step, Point) and step.output in static:
-            if step.name in assignment or step.input in quantized:
-                quantized.add(step.output)
-        elif (
-            (isinstance(step, Point) and step.name in assignment)
-            or step.name in bypassing
-            or not quantized.isdisjoint(step.inputs)
-        ):
-            found.add(index)
+    found = {model.position_of[node] for node, _ in assignment.bypassed}
+    for name in assignment:
+        point = model.point_by_name[name]
+        if point.output in model.static:
+            found.update(_static_readers(model, point))
+        else:
+            found.add(model.position_of[name])
     return frozenset(found)
 
 
-def stale_steps(model: QuantModel, assignment: Assignment) -> tuple[int, ...]:
+def _static_readers(model: QuantModel, point: Point) -> Iterator[int]:
+    """Yield the steps that take in a static point's value, through static points behind it."""
+    for step, _ in model.consumers_of.get(point.output, ()):
+        if isinstance(step, Point) and step.output in model.static:
+            yield from _static_readers(model, step)
+        else:
+            yield model.position_of[step.name]
+
+
+def stale_steps(model: QuantModel, seeds: Collection[int], stop: int) -> tuple[int, ...]:
     """Return, in order, the steps whose outputs may differ from the float baseline.
 
-    These are the `seed_steps` and all steps that depend on one.
+    Args:
+        model: The model.
+        seeds: From `seed_steps`.
+        stop: Position to stop at.
+
+    Returns:
+        The seeds and all steps that depend on one, those at or behind ``stop`` left out.
     """
-    seeds = seed_steps(model, assignment)
     stale: set[str] = set()
     found = []
-    for index, step in enumerate(model.steps):
+    for index in range(min(seeds, default=stop), stop):
+        step = model.steps[index]
         if index in seeds or not stale.isdisjoint(step.inputs):
             found.append(index)
             stale.update(step.outputs)
     return tuple(found)
 
 
-def quantized_span(model: QuantModel, assignment: Assignment) -> tuple[int, int]:
+def quantized_span(
+    model: QuantModel, assignment: Assignment, seeds: Collection[int]
+) -> tuple[int, int]:
     """Return the positions between which an assignment must be walked.
 
+    Args:
+        model: The model.
+        assignment: What is quantized.
+        seeds: From `seed_steps`.
+
     Returns:
-        ``(first, last)``: the index of the first quantized point (for a weight: of the first
-        node that reads it), and the position behind the last one, from which on everything is in
-        float and a jump is right. An assignment that reads around a point can not jump: ``last``
-        is the end of the graph. ``(0, 0)`` when nothing is quantized.
+        ``(first, last)``: the position of the first seed, and that behind the last one, from
+        which on everything is in float and a jump is right. An assignment that reads around a
+        point can not jump: ``last`` is the end of the graph. ``(0, 0)`` when nothing is
+        quantized.
     """
-    seeds = seed_steps(model, assignment)
     if not seeds:
         return 0, 0
-    last = len(model.steps) if assignment.bypassed else max(seeds) + 1
-    return min(seeds), last
+    return min(seeds), len(model.steps) if assignment.bypassed else max(seeds) + 1
 
 
 def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
@@ -104,7 +117,6 @@ def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
     cross. The entry of the last position holds the graph outputs.
     """
     steps = model.steps
-    static = static_tensors(model)
     needed = {spec.name for spec in model.outputs}
     behind: list[set[str]] = [set()] * len(steps) + [set(needed)]
     for index in range(len(steps) - 1, -1, -1):
@@ -116,7 +128,7 @@ def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
     for index, wanted in enumerate(behind):
         found.append(frozenset(wanted & made))
         if index < len(steps):
-            made.update(name for name in steps[index].outputs if name not in static)
+            made.update(name for name in steps[index].outputs if name not in model.static)
     return tuple(found)
 
 

@@ -241,7 +241,8 @@ def dequantize(q: NDArray[np.int64], params: QuantParams) -> NDArray[np.float32]
     """Map integers of ``params`` back to real values: ``(q - zero_point) * scale`` in float32."""
     scale = broadcast_channels(params.scale, q.shape, params.axis, params.group)
     zero_point = broadcast_channels(params.zero_point, q.shape, params.axis, params.group)
-    return np.multiply(q.astype(np.float32) - zero_point, scale, dtype=np.float32)
+    values: NDArray[np.float32] = (q.astype(np.float32) - zero_point) * scale
+    return values
 
 
 def broadcast_channels(

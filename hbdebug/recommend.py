@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hbdebug.observer import Observer
     from hbdebug.engine import Engine
+    from hbdebug.observer import Observer
     from hbdebug.results import NodeResult
     from hbdebug.samples import Samples
     from hbdebug.toolchain import Lift, Target

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from hbdebug.errors import ModelError, UsageError
-from hbdebug.model import Point, static_tensors
+from hbdebug.model import Point
 from hbdebug.quant import broadcast_channels
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ class Slicer:
         self._protos: dict[int, list[onnx.NodeProto]] = {}
         self._wanted = {name for step in model.steps for name in step.inputs}
         self._wanted.update(spec.name for spec in model.outputs)
-        self._static = static_tensors(model)
 
     def node(
         self, node: Node, fed: Mapping[str, str], constants: Mapping[str, NDArray[Any]]
@@ -154,7 +153,7 @@ class Slicer:
         static = [
             step
             for step in steps[:start]
-            if step.outputs[0] in used and step.outputs[0] in self._static
+            if step.outputs[0] in used and step.outputs[0] in self._model.static
         ]
         for step in (*static, *steps[start:]):
             if isinstance(step, Point):

@@ -23,7 +23,7 @@ from hbdebug.model import Assignment, Node, Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hbdebug.model import QuantModel, Step
+    from hbdebug.model import QuantModel
     from hbdebug.quant import QuantParams
 
 Target: TypeAlias = Literal["int16", "cpu"]
@@ -43,9 +43,41 @@ MARCHES: Mapping[str, str] = {
 # Tables: the output is int16 only if the input is. Measured as producers in front of a node that
 # is set to int16.
 _TABLES = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HzGelu "
-    "HzHardSwish HzMish HzRsqrt HzSwish Log Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus "
-    "Softsign Sqrt Tan Tanh".split()
+    [
+        "Abs",
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "Ceil",
+        "Cos",
+        "Cosh",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "HardSigmoid",
+        "HzGelu",
+        "HzHardSwish",
+        "HzMish",
+        "HzRsqrt",
+        "HzSwish",
+        "Log",
+        "Reciprocal",
+        "Round",
+        "Selu",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Tan",
+        "Tanh",
+    ]
 )
 
 # Tables that go to the CPU together with a node behind them, but not by themselves. Pow is the
@@ -55,8 +87,26 @@ _WILLING_TABLES = frozenset({"Clip", "LeakyRelu", "Pow", "PRelu"})
 # Operators whose output has the type of their input and that can be int16 themselves. A change
 # of type spreads through them both ways.
 _CARRIERS = frozenset(
-    "Concat DepthToSpace Expand Gather HzChannelShuffle HzPad MaxPool Pad Reshape Slice "
-    "SpaceToDepth HzSpaceToDepth Split Squeeze Flatten Tile Transpose Unsqueeze".split()
+    [
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Gather",
+        "HzChannelShuffle",
+        "HzPad",
+        "MaxPool",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "HzSpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Flatten",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 
 # Carriers for int16, which stay on the BPU when a node behind them goes to the CPU.
@@ -76,7 +126,9 @@ _INT8_BY_ITSELF = frozenset({"ConvTranspose", "Resize"})
 
 _OTHER_INT16 = frozenset({"ArgMax", "Conv", "Equal", "Greater", "GridSample", "TopK"})
 
-_IN_FLOAT = frozenset("LogSoftmax Max Min Neg ReduceMin Softmax HzSoftmax ThresholdedRelu".split())
+_IN_FLOAT = frozenset(
+    ["LogSoftmax", "Max", "Min", "Neg", "ReduceMin", "Softmax", "HzSoftmax", "ThresholdedRelu"]
+)
 
 _INT16_CAPABLE = (
     _TABLES | _WILLING_TABLES | _CARRIERS | _STAYING | _ELEMENTWISE | _SUMS | _OTHER_INT16
@@ -89,6 +141,10 @@ _SPREADING = (_CARRIERS | _STAYING | _SUMS | {"Clip", "PRelu", "Resize"}) - {"Re
 _MOVABLE = frozenset(_TABLES | _ELEMENTWISE | _SUMS | _ACCUMULATORS | {"ConvTranspose", "Pow"}) - {
     "HzPreprocess"
 }
+
+# Of the movable ones, those that read the tensor in front of a point that stays for others, where
+# the toolchain lets them.
+_UNCOUPLED = _MOVABLE - {"Add", "Conv", "ConvTranspose"}
 
 # ... and to leave these where they are, without a word in the log.
 _IMMOVABLE = (_CARRIERS | _STAYING | _WILLING_TABLES | {"GlobalMaxPool", "Resize"}) - {"Pow"}
@@ -291,7 +347,7 @@ def _resolve(
     _CpuRules(graph, outcome, march).apply(
         name for name, setting in nodes.items() if setting == "cpu"
     )
-    rules = _Int16Rules(graph, outcome)
+    rules = _Int16Rules(graph, outcome, everything=everything)
     for node in model.nodes:
         if nodes.get(node.name) == "int16" and not int16_refusal(node, model, march):
             rules.request(node)
@@ -342,18 +398,23 @@ class _CpuRules:
         self.graph = graph
         self.model = graph.model
         self.outcome = outcome
+        self.asked: set[str] = set()
         self.elementwise = "int8" if march == "bernoulli2" else "int16"
 
     def apply(self, names: Iterable[str]) -> None:
         """Move nodes to the CPU and settle the points around them."""
         for name in names:
             node = self.model.node_by_name[name]
-            if node.op_type in _IMMOVABLE:
+            at_input = all(
+                self.graph.maker(tensor) is None for _, tensor in self.graph.data_inputs(node)
+            )
+            if node.op_type in _IMMOVABLE and not at_input:
                 self.outcome.notes[f"{name}: the toolchain ignores CPU for {node.op_type}"] = None
                 continue
             if node.op_type not in _MOVABLE:
                 self.outcome.notes[f"{name}: CPU was not measured for {node.op_type}"] = None
             self.outcome.cpu.add(name)
+            self.asked.add(name)
         before = -1
         while before != len(self.outcome.cpu) + len(self.outcome.gone):
             before = len(self.outcome.cpu) + len(self.outcome.gone)
@@ -372,9 +433,22 @@ class _CpuRules:
             while isinstance(step, Point):
                 if all(self._on_cpu(reader) for reader, _ in self.model.consuming_nodes(step)):
                     self._set(step, self._supply(step.input, node))
-                elif node.op_type in _WILLING_TABLES:
+                elif self._reads_in_front(node, step):
                     self.outcome.bypassed.add((node.name, index))
                 step = self.model.producer_of.get(step.input)
+
+    def _reads_in_front(self, node: Node, point: Point) -> bool:
+        """Whether a CPU node reads the tensor in front of a point that stays for others."""
+        if node.op_type in _WILLING_TABLES - {"Pow"} and node.name not in self.asked:
+            return True
+        if node.op_type not in _UNCOUPLED:
+            return False
+        if self.graph.maker(point.input) is None:
+            return True
+        return all(
+            self._on_cpu(reader) or reader.op_type in {"Concat", "LeakyRelu", "PRelu"}
+            for reader, _ in self.model.consuming_nodes(point)
+        )
 
     def _set(self, point: Point, supply: str) -> None:
         if supply == "float" or point.role == "weight":
@@ -465,10 +539,11 @@ class _CpuRules:
 class _Int16Rules:
     """``{'InputType': 'int16'}``: a type spreads to where it can be read and made."""
 
-    def __init__(self, graph: _Graph, outcome: _Outcome) -> None:
+    def __init__(self, graph: _Graph, outcome: _Outcome, *, everything: bool) -> None:
         self.graph = graph
         self.model = graph.model
         self.outcome = outcome
+        self.everything = everything
         self.tried: set[str] = set()
 
     def request(self, node: Node) -> None:
@@ -508,7 +583,7 @@ class _Int16Rules:
                 return tensor
         return ""
 
-    def _raise(self, point: Point) -> bool:
+    def _raise(self, point: Point, *, forced: bool = False) -> bool:
         """Make a point int16 if its readers and its maker let it; return whether it is."""
         if point.name in self.outcome.int16:
             return True
@@ -521,8 +596,8 @@ class _Int16Rules:
             for reader, _ in self.model.consuming_nodes(point)
             if reader.name not in self.outcome.cpu
         ]
-        table = maker is not None and self._is_table(maker)
-        if not table and any(reader.op_type in _INT8_FOR_ALL for reader in readers):
+        forced = forced or (maker is not None and maker.op_type in _TABLES and not self.everything)
+        if not forced and any(reader.op_type in _INT8_FOR_ALL for reader in readers):
             return False
         if maker is not None and not self._raise_behind(maker):
             return False
@@ -550,7 +625,7 @@ class _Int16Rules:
             return False
         if self._is_table(maker):
             for point in points:
-                self._raise(point)
+                self._raise(point, forced=op in _TABLES and not self.everything)
             return True
         if op in _CARRIERS | _STAYING or op == "Resize":
             return not points or any([self._raise(point) for point in points])

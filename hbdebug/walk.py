@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hbdebug.errors import ModelError, UnsupportedError
-from hbdebug.model import Assignment, Node, Point, static_tensors
+from hbdebug.model import Assignment, Node, Point
 from hbdebug.plan import last_uses
 from hbdebug.quant import fake_quantize, float_passthrough
-from hbdebug.slices import Runner, Slicer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from hbdebug.model import QuantModel, Step
     from hbdebug.quant import QuantParams
+    from hbdebug.slices import Runner, Slicer
 
 Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 
@@ -65,7 +65,6 @@ class Walker:
 
     def __init__(self, model: QuantModel, slicer: Slicer) -> None:
         self.model = model
-        self.static = static_tensors(model)
         self._slicer = slicer
         self._output_names = tuple(spec.name for spec in model.outputs)
         self._drops = last_uses(model, self._output_names)
@@ -163,7 +162,7 @@ class Walker:
         """
         step = self.model.steps[index]
         if isinstance(step, Point):
-            if step.output in self.static:
+            if step.output in self.model.static:
                 return {}
             x = values[step.input] if step.input in values else self.model.constants[step.input]
             return {step.output: apply_point(step, x, assignment.get(step.name))}
@@ -228,7 +227,7 @@ class Walker:
         constants: Arrays = {}
         fed: dict[str, str] = {}
         for name in node.inputs:
-            if name in self.static:
+            if name in self.model.static:
                 constants[name] = self._static_value(name, assignment)
             elif name and name not in self.model.constants:
                 fed[name] = values[name].dtype.name
@@ -250,7 +249,7 @@ class Walker:
         if isinstance(step, Node):
             for name in step.inputs:
                 source = name
-                while source in self.static:
+                while source in self.model.static:
                     point = self.model.producer_of[source]
                     found.append(point.name)
                     source = point.inputs[0]

@@ -111,9 +111,7 @@ class CalibratedModel:
         )
 
     def proto(self) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self.nodes, "tiny", self.inputs, self.outputs, self.initializers
-        )
+        graph = helper.make_graph(self.nodes, "tiny", self.inputs, self.outputs, self.initializers)
         for output in graph.output:
             if output.type.tensor_type.elem_type == TensorProto.FLOAT:
                 output.type.tensor_type.ClearField("shape")
@@ -156,7 +154,9 @@ def many_outputs(seed: int = 0) -> onnx.ModelProto:
     return b.proto()
 
 
-def inputs_for(model: onnx.ModelProto, seed: int = 1, count: int = 1) -> list[dict[str, np.ndarray]]:
+def inputs_for(
+    model: onnx.ModelProto, seed: int = 1, count: int = 1
+) -> list[dict[str, np.ndarray]]:
     """Return random samples that fit a model's float inputs."""
     random = np.random.default_rng(seed)
     return [

@@ -162,7 +162,9 @@ def test_an_invisible_change_has_exactly_no_error():
     """What is quantized and then clipped away leaves every tensor at the cut bit-equal."""
     b = models.CalibratedModel()
     x = b.input("x", (1, 4))
-    low = b.node("Clip", [b.point(x), b.constant("lo", np.float32(5)), b.constant("hi", np.float32(6))])
+    low = b.node(
+        "Clip", [b.point(x), b.constant("lo", np.float32(5)), b.constant("hi", np.float32(6))]
+    )
     b.output(b.node("Sigmoid", [b.node("Add", [low, low])]))
     model = load(b.proto())
     inputs = [{"x": np.array([[0.1, -0.7, 1.3, 0.9]], np.float32)}]
@@ -219,9 +221,7 @@ def stock_calibrated(proto):
     graph = helper.make_graph(
         nodes, "stock", list(proto.graph.input), list(proto.graph.output), initializers
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7
-    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7)
 
 
 def test_the_order_of_points_changes_nothing(model, samples):

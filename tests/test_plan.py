@@ -95,7 +95,8 @@ def test_more_samples_never_mean_fewer_cuts():
 def test_a_quantized_activation_makes_everything_behind_it_stale(model):
     point = model.point_by_name["one_relu_out_HzCalibration"]
 
-    stale = stale_steps(model, Assignment.of([point]))
+    seeds = seed_steps(model, Assignment.of([point]))
+    stale = stale_steps(model, seeds, len(model.steps))
 
     names = {model.steps[index].name for index in stale}
     assert {"one_relu_out_HzCalibration", "one_b", "one_add", "two_a", "softmax"} <= names
@@ -106,23 +107,26 @@ def test_a_quantized_weight_is_part_of_the_node_that_reads_it(model):
     point = model.point_by_name["one_b_w_HzCalibration"]
     assignment = Assignment.of([point])
 
-    assert seed_steps(model, assignment) == {position(model, "one_b")}
-    assert quantized_span(model, assignment) == (
+    seeds = seed_steps(model, assignment)
+
+    assert seeds == {position(model, "one_b")}
+    assert quantized_span(model, assignment, seeds) == (
         position(model, "one_b"),
         position(model, "one_b") + 1,
     )
 
 
 def test_the_span_of_nothing_is_empty(model):
-    assert quantized_span(model, Assignment()) == (0, 0)
-    assert stale_steps(model, Assignment()) == ()
+    assert seed_steps(model, Assignment()) == frozenset()
+    assert quantized_span(model, Assignment(), frozenset()) == (0, 0)
+    assert stale_steps(model, frozenset(), len(model.steps)) == ()
 
 
 def test_reading_around_a_point_forbids_the_jump(model):
     point = model.point_by_name["stem_relu_out_HzCalibration"]
     assignment = Assignment.of([point]).changed({}, bypassed=[("one_a", 0)])
 
-    _, last = quantized_span(model, assignment)
+    _, last = quantized_span(model, assignment, seed_steps(model, assignment))
 
     assert last == len(model.steps)
 

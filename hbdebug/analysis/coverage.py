@@ -89,13 +89,13 @@ def _points_behind(model: QuantModel, name: str) -> list[Point]:
     if producer is None or producer.op_type not in _HANDS_ON:
         return []
     inputs = producer.inputs[:1] if producer.op_type == "ScatterND" else producer.inputs
-    producers = [model.producer_of.get(name) for name in inputs]
-    for item in producers:
-        if isinstance(item, Point):
-            return _series(model, item)
-    for name, item in zip(inputs, producers, strict=True):
-        if isinstance(item, Node) and item.op_type in _HANDS_ON:
-            return _points_behind(model, name)
+    makers = [(tensor, model.producer_of.get(tensor)) for tensor in inputs]
+    for _, maker in makers:
+        if isinstance(maker, Point):
+            return _series(model, maker)
+    for tensor, maker in makers:
+        if isinstance(maker, Node) and maker.op_type in _HANDS_ON:
+            return _points_behind(model, tensor)
     return []
 
 

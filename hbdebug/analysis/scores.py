@@ -24,6 +24,8 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 """Share of the bootstrap means that an interval holds."""
 
+Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
 Score: TypeAlias = "tuple[tuple[float, ...], ...]"
 """One evaluation: for each output, the metrics in order."""
 
@@ -69,7 +71,9 @@ class Scorer:
         ]
 
         def measure(outputs: Mapping[str, NDArray[Any]]) -> Scored:
-            values, flags, exact = [], [], True
+            values: list[tuple[float, ...]] = []
+            flags: list[str] = []
+            exact = True
             for name, reference in zip(self.outputs, references, strict=True):
                 measurement = reference.examine(outputs[name])
                 values.append(
@@ -105,8 +109,8 @@ class Scores:
     outputs: tuple[str, ...]
     metrics: tuple[str, ...]
     table: NDArray[np.float64]
-    exact: NDArray[np.bool_]
-    done: NDArray[np.bool_]
+    exact: Flags
+    done: Flags
     flags: list[tuple[str, ...]] = field(default_factory=list)
 
     @classmethod
@@ -129,7 +133,7 @@ class Scores:
         self.done[assignment, sample] = True
         self.flags[assignment] = tuple(dict.fromkeys((*self.flags[assignment], *scored.flags)))
 
-    def only(self, samples: NDArray[np.bool_]) -> Scores:
+    def only(self, samples: Flags) -> Scores:
         """Return the scores of some samples only.
 
         Args:
@@ -232,7 +236,7 @@ def resampled_means(values: NDArray[np.float64], seed: int) -> NDArray[np.float6
     generator = np.random.default_rng(seed)
     drawn = generator.integers(samples, size=(RESAMPLES, samples))
     weights = np.stack([np.bincount(row, minlength=samples) for row in drawn]) / samples
-    usable = np.isfinite(values).all(axis=1)
+    usable: Flags = np.asarray(np.isfinite(values).all(axis=1))
     means = weights @ np.where(usable[:, None], values, 0.0).T
     means[:, ~usable] = np.nan
     result: NDArray[np.float64] = means

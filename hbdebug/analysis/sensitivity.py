@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
     from hbdebug.analysis.coverage import Coverage
     from hbdebug.analysis.journal import Journal
-    from hbdebug.observer import Observer
+    from hbdebug.analysis.scores import Flags
     from hbdebug.engine import Engine, Schedule
     from hbdebug.model import Point, QuantModel
+    from hbdebug.observer import Observer
     from hbdebug.results import Ceiling, Effect
     from hbdebug.samples import Samples
 
@@ -287,8 +288,10 @@ def _plan_items(
                 )
             )
     else:
-        for point in _selected_points(model, request):
-            items.append(_Item(name=point.name, alone=index_of([point])))
+        items = [
+            _Item(name=point.name, alone=index_of([point]))
+            for point in _selected_points(model, request)
+        ]
     assignments = [Assignment.of(model.point_by_name[name] for name in names) for names in indices]
     return items, assignments
 
@@ -329,7 +332,7 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
 
 def _usable(scores: Scores) -> tuple[Scores, int]:
     """Return the scores of the complete samples, or of the first one when none is complete."""
-    complete = scores.done.all(axis=0)
+    complete: Flags = np.asarray(scores.done.all(axis=0))
     if complete.any():
         return scores.only(complete), int(complete.sum())
     first = np.zeros_like(complete)

@@ -21,6 +21,8 @@ from hbdebug.observer import Observer
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
 
 class ProgressObserver(Observer):
     """Shows on stderr what a run tells; use it as a context manager."""
@@ -40,7 +42,7 @@ class ProgressObserver(Observer):
         )
         self._task: TaskID | None = None
 
-    def __enter__(self) -> ProgressObserver:
+    def __enter__(self) -> Self:
         """Start the bar."""
         self._bar.start()
         return self
