@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Plain help: fast, no box cut at 80 columns, readable in a pipe.
     help="Find which nodes a quantized ONNX model loses accuracy in, and what to change about it.",
 )
 
@@ -184,11 +185,12 @@ def report(
 def _deliver(result: SensitivityResult, folder: Path, form: Format, top: int) -> None:
     """Write the files and print the report."""
     from hbdebug.report.record import dumps_result, write_text_atomic
+    from hbdebug.report.suggestion import CONFIG_FILE, suggestion_config
 
     files = {"sensitivity.json": dumps_result(result)}
-    yaml_text = _yaml(result)
+    yaml_text = suggestion_config(result)
     if yaml_text is not None:
-        files["cpu_nodes.yaml"] = yaml_text
+        files[CONFIG_FILE] = yaml_text
     for name, text in files.items():
         write_text_atomic(folder / name, text)
     _show(result, form, top, [str(folder / name) for name in files])
@@ -196,21 +198,19 @@ def _deliver(result: SensitivityResult, folder: Path, form: Format, top: int) ->
 
 def _show(result: SensitivityResult, form: Format, top: int, files: list[str] | tuple[()]) -> None:
     from hbdebug.report.record import dumps_result
+    from hbdebug.report.suggestion import suggestion_config
     from hbdebug.report.terminal import make_console, render_sensitivity
 
     if form is Format.json:
         sys.stdout.write(dumps_result(result))
         return
     render_sensitivity(
-        result, top=top, console=make_console(sys.stdout), yaml_text=_yaml(result), files=files
+        result,
+        top=top,
+        console=make_console(sys.stdout),
+        yaml_text=suggestion_config(result),
+        files=files,
     )
-
-
-def _yaml(result: SensitivityResult) -> str | None:
-    """Return the content of ``cpu_nodes.yaml``; None without a suggestion."""
-    from hbdebug.report.configs import suggestion_config
-
-    return None if result.suggestion is None else suggestion_config(result)
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

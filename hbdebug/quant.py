@@ -160,7 +160,7 @@ def fake_quantize(x: NDArray[np.float32], params: QuantParams) -> NDArray[np.flo
         y = np.divide(x, scale, dtype=np.float32)
         y += zero_point
         np.rint(y, out=y)
-        np.clip(y, np.float32(params.qmin), np.float32(params.qmax), out=y)
+        _saturate(y, np.float32(params.qmin), np.float32(params.qmax))
         y -= zero_point
         y *= step
     return y
@@ -181,11 +181,21 @@ def _fake_quantize_per_tensor(x: NDArray[np.float32], params: QuantParams) -> ND
             # Also with a zero point of 0: the addition is what makes -0.0 come out as +0.0.
             np.add(out, zero_point, out=out)
             np.rint(out, out=out)
-            np.clip(out, low, high, out=out)
+            _saturate(out, low, high)
             if zero_point:
                 np.subtract(out, zero_point, out=out)
             np.multiply(out, scale, out=out)
     return y
+
+
+def _saturate(q: NDArray[np.float32], low: np.float32, high: np.float32) -> None:
+    """Limit values in place, leaving a ``-0.0`` that is in range as it is."""
+    if low == 0:
+        # Whether the larger of -0.0 and 0.0 is -0.0 differs between NumPy versions and CPUs.
+        np.copyto(q, low, where=q < low)
+        np.minimum(q, high, out=q)
+    else:
+        np.clip(q, low, high, out=q)
 
 
 def _narrow(x: NDArray[np.float32], params: QuantParams) -> NDArray[np.float32]:

@@ -7,7 +7,8 @@ as well as up; the shortest prefix that is best is suggested, and the curve is s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hbdebug.analysis import ceilings
@@ -35,8 +36,7 @@ METRIC = "cosine_similarity"
 MOST_LIFTS = 64
 """Lifts after which the search ends; a longer list is no list of nodes any more."""
 
-_PATIENCE = 8  # lifts without a new best, after which a curve counts as flat
-_PROGRESS = 0.98  # a new best leaves at most this share of the loss of the last one
+_PATIENCE = 12  # lifts without a new best, after which a curve counts as flat
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +47,8 @@ class _Curve:
     settings: dict[str, Target] = field(default_factory=dict)
     steps: list[CurveStep] = field(default_factory=list)
     states: list[tuple[Assignment, dict[str, Target]]] = field(default_factory=list)
+    top: int = 0  # index of the step that the next lift adds to
+    planned: int = 0  # index of the last step that was planned
 
     def value(self, index: int) -> float:
         """Return the target's metric after a step."""
@@ -167,6 +169,7 @@ class _Search:
         """Go on from the state that a step left; the steps behind it stay on the curve."""
         assignment, settings = self._curve.states[step]
         self._curve.assignment, self._curve.settings = assignment, dict(settings)
+        self._curve.top, self._curve.planned = step, len(self._curve.steps) - 1
 
     def extend(self, wanted: Sequence[tuple[str, Target | None]]) -> str:
         """Lift nodes in order until the target holds or the curve stops improving.
@@ -178,12 +181,11 @@ class _Search:
             Why it ended, in words.
         """
         curve = self._curve
-        best = max(range(len(curve.steps)), key=curve.value, default=0)
-        left = 1 - curve.value(best)
+        best = max(curve.value(index) for index in range(len(curve.steps)))
         since_best = 0
         lifts = self._lifts(wanted)
         while curve.value(len(curve.steps) - 1) < self._target:
-            batch = [step for step, _ in zip(lifts, range(self._engine.jobs), strict=False)]
+            batch = list(islice(lifts, self._engine.jobs))
             if not batch:
                 return "every node that can be lifted was"
             first = len(curve.steps)
@@ -192,8 +194,8 @@ class _Search:
                 if curve.value(index) >= self._target:
                     return "the target is reached"
                 since_best += 1
-                if 1 - curve.value(index) < left * _PROGRESS:
-                    left = 1 - curve.value(index)
+                if curve.value(index) > best:
+                    best = curve.value(index)
                     since_best = 0
             if since_best >= _PATIENCE:
                 return f"no improvement in {since_best} lifts"
@@ -207,7 +209,7 @@ class _Search:
         """Yield the steps to measure, leaving out lifts that change nothing."""
         curve = self._curve
         for name, to in wanted:
-            if curve.settings.get(name) in {"cpu", to}:
+            if name in curve.settings and to is None:
                 continue
             change = self._lift(name, to)
             if not change.changes and not change.bypassed:
@@ -218,9 +220,11 @@ class _Search:
                 lifted=name,
                 to=change.to,
                 outputs={},
+                on=curve.top,
                 changes=change.described,
                 notes=change.notes,
             )
+            curve.top = curve.planned = curve.planned + 1
             yield step, curve.assignment, curve.settings
 
     def _lift(self, name: str, to: Target | None) -> Lift:
@@ -237,15 +241,7 @@ class _Search:
             self._scorer,
         )
         for index, (step, assignment, settings) in enumerate(batch):
-            self._curve.steps.append(
-                CurveStep(
-                    lifted=step.lifted,
-                    to=step.to,
-                    outputs=scores.output_means(index),
-                    changes=step.changes,
-                    notes=step.notes,
-                )
-            )
+            self._curve.steps.append(replace(step, outputs=scores.output_means(index)))
             self._curve.states.append((assignment, dict(settings)))
             self._observer.advance(1)
 

@@ -151,6 +151,7 @@ class CurveStep:
         lifted: Node name; empty for the model as calibrated, the first step.
         to: ``int16`` or ``cpu``; empty for the first step.
         outputs: Output -> metric -> mean over samples.
+        on: Index of the step that this one adds a lift to; usually the one before it.
         changes: What the lift changed, point by point, in words.
         notes: What about the lift follows no measured rule, in words; empty when all does.
     """
@@ -158,6 +159,7 @@ class CurveStep:
     lifted: str
     to: str
     outputs: Mapping[str, MetricValues]
+    on: int = 0
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -134,6 +134,13 @@ _INT16_CAPABLE = (
     _TABLES | _WILLING_TABLES | _CARRIERS | _STAYING | _ELEMENTWISE | _SUMS | _OTHER_INT16
 )
 
+# A wish for int16 on these is stronger than an int8-only reader of the same point.
+_FORCING_INPUT = _TABLES | {"PRelu"}
+_FORCING_OUTPUT = frozenset({"Gather", "HardSigmoid", "ReduceMax", "Sigmoid", "Tanh"})
+
+# These take int16 themselves also when their own output has to stay int8.
+_HALFWAY = (_TABLES | {"LeakyRelu", "Pow"}) - _FORCING_OUTPUT
+
 # Types spread from a point on the input of these to the points on their output.
 _SPREADING = (_CARRIERS | _STAYING | _SUMS | {"Clip", "PRelu", "Resize"}) - {"ReduceSum"}
 
@@ -142,9 +149,9 @@ _MOVABLE = frozenset(_TABLES | _ELEMENTWISE | _SUMS | _ACCUMULATORS | {"ConvTran
     "HzPreprocess"
 }
 
-# Of the movable ones, those that read the tensor in front of a point that stays for others, where
-# the toolchain lets them.
-_UNCOUPLED = _MOVABLE - {"Add", "Conv", "ConvTranspose"}
+# A CPU node of these kinds reads a point that stays for others; the rest read the tensor in front
+# of it, where the toolchain lets them.
+_COUPLED = frozenset({"Add", "Conv", "ConvTranspose"})
 
 # ... and to leave these where they are, without a word in the log.
 _IMMOVABLE = (_CARRIERS | _STAYING | _WILLING_TABLES | {"GlobalMaxPool", "Resize"}) - {"Pow"}
@@ -333,6 +340,7 @@ class _Outcome:
     gone: set[str] = field(default_factory=set)
     int16: set[str] = field(default_factory=set)
     bypassed: set[tuple[str, int]] = field(default_factory=set)
+    wishes: set[str] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
 
 
@@ -347,9 +355,10 @@ def _resolve(
     _CpuRules(graph, outcome, march).apply(
         name for name, setting in nodes.items() if setting == "cpu"
     )
-    rules = _Int16Rules(graph, outcome, everything=everything)
+    rules = _Int16Rules(graph, outcome)
     for node in model.nodes:
-        if nodes.get(node.name) == "int16" and not int16_refusal(node, model, march):
+        wished = nodes.get(node.name) == "int16" or node.name in outcome.wishes
+        if wished and not int16_refusal(node, model, march):
             rules.request(node)
     if everything and march != "bernoulli2":
         rules.raise_outputs()
@@ -441,10 +450,10 @@ class _CpuRules:
         """Whether a CPU node reads the tensor in front of a point that stays for others."""
         if node.op_type in _WILLING_TABLES - {"Pow"} and node.name not in self.asked:
             return True
-        if node.op_type not in _UNCOUPLED:
-            return False
         if self.graph.maker(point.input) is None:
-            return True
+            return node.op_type not in _COUPLED
+        if node.op_type not in _MOVABLE - _COUPLED:
+            return False
         return all(
             self._on_cpu(reader) or reader.op_type in {"Concat", "LeakyRelu", "PRelu"}
             for reader, _ in self.model.consuming_nodes(point)
@@ -478,6 +487,8 @@ class _CpuRules:
             return "float"
         if op in _ELEMENTWISE | _SUMS and not free:
             return self._elementwise(tensor)
+        if op == "Pow":
+            return self._pow(maker)
         if op in _WILLING_TABLES:
             self.outcome.cpu.add(maker.name)
             return "float"
@@ -526,9 +537,17 @@ class _CpuRules:
             return "int16"
         return "int8"
 
+    def _pow(self, maker: Node) -> str:
+        """Return what Pow delivers: it moves if that frees its input, else it becomes int16."""
+        if self._private_supply(maker, maker.inputs[0]) == "float":
+            self.outcome.cpu.add(maker.name)
+            return "float"
+        if self.elementwise == "int16":
+            self.outcome.wishes.add(maker.name)
+        return self.elementwise
+
     def _private_supply(self, maker: Node, tensor: str) -> str:
         """Return what a carrier's input could be, int8 where somebody on the BPU reads it too."""
-        supply = ""
         for point in self.graph.activation_points(tensor):
             readers = (reader for reader, _ in self.model.consuming_nodes(point))
             if not all(reader.name == maker.name or self._on_cpu(reader) for reader in readers):
@@ -539,11 +558,10 @@ class _CpuRules:
 class _Int16Rules:
     """``{'InputType': 'int16'}``: a type spreads to where it can be read and made."""
 
-    def __init__(self, graph: _Graph, outcome: _Outcome, *, everything: bool) -> None:
+    def __init__(self, graph: _Graph, outcome: _Outcome) -> None:
         self.graph = graph
         self.model = graph.model
         self.outcome = outcome
-        self.everything = everything
         self.tried: set[str] = set()
 
     def request(self, node: Node) -> None:
@@ -553,9 +571,9 @@ class _Int16Rules:
         for _, tensor in self.graph.data_inputs(node):
             for point in self._nearest(tensor):
                 pointed = True
-                self._raise(point)
-        fused = not pointed or (node.op_type == "Add" and self._fused_input(node))
-        if fused and node.op_type in {"Add", "Clip", "Relu"}:
+                self._raise(point, forced=node.op_type in _FORCING_INPUT)
+        fused = not pointed
+        if fused and node.op_type in {"Clip", "Relu"}:
             for tensor in node.outputs:
                 self._spread(tensor)
 
@@ -596,8 +614,10 @@ class _Int16Rules:
             for reader, _ in self.model.consuming_nodes(point)
             if reader.name not in self.outcome.cpu
         ]
-        forced = forced or (maker is not None and maker.op_type in _TABLES and not self.everything)
+        forced = forced or (maker is not None and self._forces(maker))
         if not forced and any(reader.op_type in _INT8_FOR_ALL for reader in readers):
+            if maker is not None and maker.op_type in _HALFWAY:
+                self._raise_behind(maker)
             return False
         if maker is not None and not self._raise_behind(maker):
             return False
@@ -608,6 +628,11 @@ class _Int16Rules:
                 for tensor in reader.outputs:
                     self._spread(tensor)
         return True
+
+    def _forces(self, maker: Node) -> bool:
+        if maker.op_type == "Relu":
+            return self.graph.has_points(maker)
+        return maker.op_type in _FORCING_OUTPUT
 
     def _is_table(self, node: Node) -> bool:
         if node.op_type in _TABLES | _WILLING_TABLES:
@@ -625,7 +650,7 @@ class _Int16Rules:
             return False
         if self._is_table(maker):
             for point in points:
-                self._raise(point, forced=op in _TABLES and not self.everything)
+                self._raise(point, forced=op in _FORCING_INPUT)
             return True
         if op in _CARRIERS | _STAYING or op == "Resize":
             return not points or any([self._raise(point) for point in points])

@@ -13,6 +13,7 @@ from hbdebug.loading.tensors import CALIBRATION
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     import onnx
 
@@ -60,7 +61,8 @@ def load(
         ModelError: It is not a calibrated model, or contradicts itself.
     """
     file = read_model(model)
-    op_types = {node.op_type for node in file.proto.graph.node}
+    # In order of appearance, which is how messages name them.
+    op_types = list(dict.fromkeys(node.op_type for node in file.proto.graph.node))
     if CALIBRATION not in op_types:
         raise _not_calibrated(file, op_types)
     loaded = hmct.build(file, skip_unsupported=skip_unsupported)
@@ -75,13 +77,13 @@ def load(
     return loaded
 
 
-def _not_calibrated(file: ModelFile, op_types: set[str]) -> ModelError:
+def _not_calibrated(file: ModelFile, op_types: Sequence[str]) -> ModelError:
     """Say which kind of model it is instead, and which file to give."""
-    integer = sorted(name for name in op_types if name.startswith(_INTEGER_PREFIXES))
+    integer = [name for name in op_types if name.startswith(_INTEGER_PREFIXES)]
     if integer:
         message = f"is a quantized model: it holds integer operators ({some(integer)})"
         hint = f"Analyse the model one stage earlier: {_calibrated_sibling(file.path)}."
-    elif {"QuantizeLinear", "DequantizeLinear"} & op_types:
+    elif not {"QuantizeLinear", "DequantizeLinear"}.isdisjoint(op_types):
         message = "is a QDQ model (QuantizeLinear/DequantizeLinear); these are not supported yet"
         hint = "Give the *_calibrated_model.onnx that the vendor's converter makes of it."
     else:

@@ -64,7 +64,7 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
     if isinstance(source, onnx.ModelProto):
         path, content = "(in memory)", _serialized(source)
     else:
-        path = os.fspath(source)
+        path = os.fsdecode(source)
         content = _read(path)
     proto = onnx.ModelProto()
     try:
@@ -97,17 +97,13 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except FileNotFoundError as error:
         raise ModelError("no such file", where=path, hint=_similar_files(path)) from error
-    except IsADirectoryError as error:
-        raise ModelError(
-            "is a directory, not an ONNX file", where=path, hint=_models_in(Path(path))
-        ) from error
-    except OSError as error:
-        # Windows reports a directory as a permission error.
-        if Path(path).is_dir():
-            raise ModelError(
-                "is a directory, not an ONNX file", where=path, hint=_models_in(Path(path))
-            ) from error
-        raise ModelError(f"cannot be read: {error.strerror}", where=path) from error
+    except (OSError, ValueError) as error:
+        # Windows calls a directory a permission error; a path with a null is a ValueError.
+        if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises on names that are too long
+            message, hint = "is a directory, not an ONNX file", _models_in(Path(path))
+        else:
+            message, hint = f"cannot be read: {getattr(error, 'strerror', None) or error}", ""
+        raise ModelError(message, where=path, hint=hint) from error
 
 
 def _similar_files(path: str) -> str:

@@ -429,7 +429,7 @@ def curve_rows(suggestion: Suggestion) -> list[CurveRow]:
         worst = worst_output(step.outputs, suggestion.metric)
         rows.append(
             CurveRow(
-                step=str(index),
+                step=_step_label(index, step.on),
                 lifted=step.lifted or "(as calibrated)",
                 to=step.to,
                 cells=tuple(format_metric(name, worst.values.get(name)) for name in metrics),
@@ -437,6 +437,11 @@ def curve_rows(suggestion: Suggestion) -> list[CurveRow]:
             )
         )
     return rows
+
+
+def _step_label(index: int, on: int) -> str:
+    """Number a step; one that does not add to the step just before it says to which."""
+    return str(index) if on == max(index - 1, 0) else f"{index} (on {on})"
 
 
 def curve_notes(suggestion: Suggestion) -> list[str]:
@@ -469,7 +474,7 @@ def outcome(suggestion: Suggestion) -> str:
     best = min(measured, key=lambda index: order_of_badness(metric, measured[index]))
     found = f"best {format_raw(metric, measured[best], unlike=suggestion.target)}"
     return f"{target} not reached: {found} " + (
-        f"with {_nodes(best)}" if best else "as calibrated, without a lift"
+        f"with {_nodes(len(suggestion.nodes))}" if suggestion.nodes else "as calibrated, without a lift"
     )
 
 

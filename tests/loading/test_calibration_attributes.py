@@ -109,9 +109,9 @@ def test_thresholds_become_scales_in_double_precision():
     ("threshold", "power"),
     [
         (127.0, 0),
-        # Half way between two powers, the exponent goes to the even one.
-        (127.0 * 2**-0.5, 0),
-        (127.0 * 2**-1.5, -2),
+        # The nearest power is meant by exponent: below and above 2^-0.5 of a step of 1.
+        (127 * 0.7072, 0),
+        (127 * 0.7070, -1),
         (1.3, -7),
     ],
 )
@@ -124,6 +124,12 @@ def test_fixed_scale_wins_over_its_threshold_and_restates_it():
     loaded = after_load(parse({**ON, "constant": 2, "scales": [0.25], "thresholds": [1.0]}))
     assert loaded.scales.tolist() == [0.25]
     assert loaded.thresholds.tolist() == [0.25 * 127]
+
+
+def test_fixed_scale_that_is_missing_leaves_the_point_without_one():
+    grid = grid_of(constant=2, thresholds=[1.0])
+    assert grid.params is None
+    assert "no scales" in grid.reason
 
 
 def test_asymmetric_range_needs_two_thresholds():

@@ -88,6 +88,8 @@ def test_swish_is_two_ulp_off_at_most(opset: int):
     )
     ulps = np.abs(actual[finite] - expected[finite]) / np.spacing(np.abs(expected[finite]))
     assert ulps.max() <= 2
+    # That happens at one element in five thousand; one rounding less would show at many.
+    assert (ulps > 0).mean() < 0.001
 
 
 @pytest.mark.parametrize("case", cases("preprocess/"), ids=by_name)

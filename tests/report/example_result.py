@@ -206,6 +206,7 @@ def suggestion():
                 lifted="MatMul@0",
                 to="cpu",
                 outputs={"scores": values(8.4e-4, 33.2)},
+                on=1,
                 changes=("p3: int8 -> float", "p4: int8 -> float"),
                 notes=("its input comes from Softmax, whose rule was not measured",),
             ),
