@@ -9,8 +9,6 @@ ratios, and how far the two rankings agree. JSON goes to stdout, a table to stde
 vendor's package is not installed nothing is run, and the exit code is 0.
 """
 
-# ruff: noqa: INP001, T201 - a script, not a module of the package
-
 from __future__ import annotations
 
 import argparse
@@ -170,7 +168,7 @@ def _is_number(text: str) -> bool:
 
 def agreement(theirs: Mapping[str, float], ours: Mapping[str, float]) -> dict[str, Any]:
     """Compare two rankings by cosine."""
-    from scipy.stats import spearmanr  # noqa: PLC0415 - slow to import, needed at the end
+    from scipy.stats import spearmanr
 
     both = sorted(theirs.keys() & ours.keys())
     # Rounded like the vendor's, so that what is a tie there is one here.
@@ -235,7 +233,9 @@ def compare(command: Path, options: argparse.Namespace) -> dict[str, Any]:
 def render(report: Mapping[str, Any]) -> str:
     """Return the report as a table."""
     kind, names = report["kind"], report["samples"]
-    lines = [f"{report['model']}, {kind} ranking, {len(names)} sample(s), median of {report['runs']}"]
+    lines = [
+        f"{report['model']}, {kind} ranking, {len(names)} sample(s), median of {report['runs']}"
+    ]
     lines.append(f"{'':10}{'wall s':>10}{'CPU s':>10}{'peak MB':>10}")
     for who in ("vendor", "hbdebug"):
         row = report[who]

@@ -152,11 +152,7 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
     except OSError:
         raise
     except Exception as error:  # a damaged header makes NumPy raise almost anything
-        raise DataError(
-            f"cannot be read as .npy: {error}",
-            where=where,
-            hint="The file is damaged, or was not made by numpy.save: make it again.",
-        ) from error
+        raise _not_an_array(where, error) from error
     _require_numbers(dtype, want, where)
     _require_shape(shape, dtype, want, where)
     expected = math.prod(shape) * dtype.itemsize
@@ -171,9 +167,19 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
     stream.readinto(data)  # type: ignore[attr-defined]
     # The checksum of an archive's member is compared when its end is met.
     stream.read(1)
-    array: Array = np.frombuffer(data, dtype)
-    array = array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)
+    try:
+        array: Array = np.ndarray(shape, dtype, data, order="F" if fortran_order else "C")
+    except (ValueError, OverflowError) as error:  # sizes below zero or beyond any memory
+        raise _not_an_array(where, error) from error
     return np.asarray(_convert(array, want, where), order="C")
+
+
+def _not_an_array(where: str, error: Exception) -> DataError:
+    return DataError(
+        f"cannot be read as .npy: {error}",
+        where=where,
+        hint="The file is damaged, or was not made by numpy.save: make it again.",
+    )
 
 
 def _require_numbers(dtype: np.dtype[Any], want: Want, where: str) -> None:

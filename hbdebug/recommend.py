@@ -54,6 +54,10 @@ class _Curve:
         """Return the target's metric after a step."""
         return worst_of(self.steps[index].outputs, METRIC)
 
+    def drop_behind(self, index: int) -> None:
+        """Forget the steps behind one: they were measured beside it, for nothing."""
+        del self.steps[index + 1 :], self.states[index + 1 :]
+
     def best(self, target: float) -> int:
         """Return the first step that reaches the target, or the best when none does."""
         for index in range(len(self.steps)):
@@ -192,6 +196,7 @@ class _Search:
             self._measure(batch)
             for index in range(first, len(curve.steps)):
                 if curve.value(index) >= self._target:
+                    curve.drop_behind(index)
                     return "the target is reached"
                 since_best += 1
                 if curve.value(index) > best:

@@ -356,12 +356,12 @@ def _resolve(
         name for name, setting in nodes.items() if setting == "cpu"
     )
     rules = _Int16Rules(graph, outcome)
+    rules.raise_points(point for point in model.points if point.input in outcome.wishes)
     for node in model.nodes:
-        wished = nodes.get(node.name) == "int16" or node.name in outcome.wishes
-        if wished and not int16_refusal(node, model, march):
+        if nodes.get(node.name) == "int16" and not int16_refusal(node, model, march):
             rules.request(node)
     if everything and march != "bernoulli2":
-        rules.raise_outputs()
+        rules.raise_points(p for p in model.points if not any(model.consuming_nodes(p)))
     return outcome
 
 
@@ -388,12 +388,18 @@ class _Graph:
 
     def data_inputs(self, node: Node) -> list[tuple[int, str]]:
         """Return index and tensor of the inputs that are not plain constants."""
-        constants = self.model.constants
         return [
-            (i, tensor)
-            for i, tensor in enumerate(node.inputs)
-            if tensor and tensor not in constants
+            (index, tensor)
+            for index, tensor in enumerate(node.inputs)
+            if tensor and not self._is_weight(tensor)
         ]
+
+    def _is_weight(self, tensor: str) -> bool:
+        """Whether a tensor is a plain constant, or one behind a weight point."""
+        step = self.model.producer_of.get(tensor)
+        if isinstance(step, Point):
+            return step.role == "weight"
+        return tensor in self.model.constants
 
     def has_points(self, node: Node) -> bool:
         """Whether any input is read through an activation point."""
@@ -448,7 +454,7 @@ class _CpuRules:
 
     def _reads_in_front(self, node: Node, point: Point) -> bool:
         """Whether a CPU node reads the tensor in front of a point that stays for others."""
-        if node.op_type in _WILLING_TABLES - {"Pow"} and node.name not in self.asked:
+        if node.op_type in _WILLING_TABLES and node.name not in self.asked:
             return True
         if self.graph.maker(point.input) is None:
             return node.op_type not in _COUPLED
@@ -481,20 +487,56 @@ class _CpuRules:
             return "float"
         op = maker.op_type
         free = [t for _, t in self.graph.data_inputs(maker) if not self._read_through_point(t)]
-        if op in {"Relu", "Clip"} and free:
-            return self._supply(free[0], maker)
         if op == "Add" and free:
             return "float"
+        if op in _SUMS and reader.op_type in _ELEMENTWISE:
+            return "int8"
         if op in _ELEMENTWISE | _SUMS and not free:
             return self._elementwise(tensor)
-        if op == "Pow":
-            return self._pow(maker)
-        if op in _WILLING_TABLES:
-            self.outcome.cpu.add(maker.name)
-            return "float"
         if op in (_CARRIERS - _STAYING) or op in {"Resize", "GlobalMaxPool"}:
             return self._carry(maker)
+        if op == "Relu" and free:
+            return self._supply(free[0], maker)
+        if op in _TABLES | _WILLING_TABLES | {"Relu", "ReduceMax"} and self._is_tail(reader):
+            return self._tail(tensor)
+        if op == "Clip" and free:
+            return self._supply(free[0], maker)
+        if op in _WILLING_TABLES:
+            return self._willing(maker)
         return "int8" if op in _TABLES | _STAYING or not free else "float"
+
+    def _is_tail(self, node: Node) -> bool:
+        """Whether no node on the BPU follows."""
+        return all(
+            self._on_cpu(reader) and self._is_tail(reader)
+            for tensor in node.outputs
+            for reader in self._readers(tensor)
+        )
+
+    def _readers(self, tensor: str) -> Iterator[Node]:
+        for step, _ in self.model.consumers_of.get(tensor, ()):
+            if isinstance(step, Point):
+                yield from (reader for reader, _ in self.model.consuming_nodes(step))
+            else:
+                yield step
+
+    def _tail(self, tensor: str) -> str:
+        """Return what a table delivers at the end of the BPU's part: int16, as a model output."""
+        if self.elementwise == "int16":
+            self.outcome.wishes.add(self._raw(tensor))
+        return "int8"
+
+    def _willing(self, maker: Node) -> str:
+        """Move a table that goes along; one that shares the graph's input stays as it is."""
+        shares = any(
+            self.graph.maker(point.input) is None
+            and any(reader.name != maker.name for reader, _ in self.model.consuming_nodes(point))
+            for _, tensor in self.graph.data_inputs(maker)
+            for point in self.graph.activation_points(tensor)
+        )
+        if not shares:
+            self.outcome.cpu.add(maker.name)
+        return "float"
 
     def _read_through_point(self, tensor: str) -> bool:
         return next(self.graph.activation_points(tensor), None) is not None
@@ -537,15 +579,6 @@ class _CpuRules:
             return "int16"
         return "int8"
 
-    def _pow(self, maker: Node) -> str:
-        """Return what Pow delivers: it moves if that frees its input, else it becomes int16."""
-        if self._private_supply(maker, maker.inputs[0]) == "float":
-            self.outcome.cpu.add(maker.name)
-            return "float"
-        if self.elementwise == "int16":
-            self.outcome.wishes.add(maker.name)
-        return self.elementwise
-
     def _private_supply(self, maker: Node, tensor: str) -> str:
         """Return what a carrier's input could be, int8 where somebody on the BPU reads it too."""
         for point in self.graph.activation_points(tensor):
@@ -571,16 +604,16 @@ class _Int16Rules:
         for _, tensor in self.graph.data_inputs(node):
             for point in self._nearest(tensor):
                 pointed = True
-                self._raise(point, forced=node.op_type in _FORCING_INPUT)
+                self._raise(point)
         fused = not pointed
         if fused and node.op_type in {"Clip", "Relu"}:
             for tensor in node.outputs:
                 self._spread(tensor)
 
-    def raise_outputs(self) -> None:
-        """Raise the points whose readers asked for nothing, such as those on graph outputs."""
-        for point in self.model.points:
-            if point.role == "activation" and not list(self.model.consuming_nodes(point)):
+    def raise_points(self, points: Iterable[Point]) -> None:
+        """Ask for int16 on activation points themselves."""
+        for point in points:
+            if point.role == "activation":
                 self.tried.clear()
                 self._raise(point)
 
@@ -608,26 +641,33 @@ class _Int16Rules:
         if point.name in self.outcome.gone or point.name in self.tried:
             return False
         self.tried.add(point.name)
-        maker = self.graph.maker(point.input)
         readers = [
             reader
             for reader, _ in self.model.consuming_nodes(point)
             if reader.name not in self.outcome.cpu
         ]
+        allowed = self._allowed(point, readers, forced=forced)
+        if allowed:
+            self.outcome.int16.add(point.name)
+            self._spread(point.input)
+        for reader in readers:
+            if allowed:
+                self._note_unfused(reader)
+            # A refused wish still goes on: a Concat behind can get int16 for its other inputs.
+            if reader.op_type in _SPREADING:
+                for tensor in reader.outputs:
+                    self._spread(tensor)
+        return allowed
+
+    def _allowed(self, point: Point, readers: list[Node], *, forced: bool) -> bool:
+        """Whether readers and maker of a point let it become int16; asks the points in front."""
+        maker = self.graph.maker(point.input)
         forced = forced or (maker is not None and self._forces(maker))
         if not forced and any(reader.op_type in _INT8_FOR_ALL for reader in readers):
             if maker is not None and maker.op_type in _HALFWAY:
                 self._raise_behind(maker)
             return False
-        if maker is not None and not self._raise_behind(maker):
-            return False
-        self.outcome.int16.add(point.name)
-        for reader in readers:
-            self._note_unfused(reader)
-            if reader.op_type in _SPREADING:
-                for tensor in reader.outputs:
-                    self._spread(tensor)
-        return True
+        return maker is None or self._raise_behind(maker)
 
     def _forces(self, maker: Node) -> bool:
         if maker.op_type == "Relu":
@@ -660,6 +700,8 @@ class _Int16Rules:
         """Whether a Resize hands a wish for int16 on to the points in front of it."""
         for point in points:
             maker = self.graph.maker(point.input)
+            if point.name in self.outcome.int16:
+                continue
             if maker is not None and self._is_table(maker):
                 return False
             if any(reader.name != resize.name for reader, _ in self.model.consuming_nodes(point)):
@@ -671,7 +713,7 @@ class _Int16Rules:
         for step, _ in self.model.consumers_of.get(tensor, ()):
             if isinstance(step, Point):
                 self._raise(step)
-            elif step.op_type in _CARRIERS | _STAYING:
+            elif step.op_type in _SPREADING and not self.graph.has_points(step):
                 for inner in step.outputs:
                     self._spread(inner)
 

@@ -36,8 +36,10 @@ def test_the_report_has_its_parts_in_order(model, calib, out):
     parts = [
         "tiny_calibrated_model.onnx",
         "nodes analysed",
-        "as_calibrated",
-        "int16_where_allowed",
+        "Ceilings",
+        "as calibrated",
+        "int16 where bayes-e allows it",
+        "Verdict",
         "Ranking",
         "Suggestion",
         "cpu_nodes.yaml",

@@ -27,7 +27,8 @@ RANKS = (
     {"analysis"},
     {"recommend"},
     {"pipeline"},
-    {"__init__", "__main__", "cli", "hmct"},
+    {"__init__", "cli", "hmct"},
+    {"__main__"},
 )
 RANK = {unit: rank for rank, units in enumerate(RANKS) for unit in units}
 
@@ -40,7 +41,7 @@ HEAVY_AT_IMPORT = {
     "onnx": {"loading", "slices"},
     "onnxruntime": {"engine", "slices"},
     "rich": {"report/progress", "report/terminal"},
-    "ruamel": set(),
+    "ruamel": {"report/configs"},
     "scipy": set(),
     "typer": {"cli"},
 }

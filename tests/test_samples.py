@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy_format
 
 from hbdebug.errors import DataError, ModelError, UnsupportedError, UsageError
 from hbdebug.samples import Skipped, TensorSpec, open_samples
@@ -195,7 +196,7 @@ def test_names_that_differ_only_in_their_signs_are_not_guessed(tmp_path):
     assert error.message == "'a+b', 'a_b' can be meant for input 'a/b'"
 
 
-def test_the_real_classifier_data_open(calib):
+def test_the_real_classifier_data_open():
     spec = TensorSpec(name="x", dtype="float32", shape=(1, 3, 48, 192))
 
     samples = open_samples(FIXTURES / "textline_cls/calib", [spec])
@@ -287,7 +288,7 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "values", "want"),
     [
-        ("float64", [0.5, -3.25, 1e30], "float32"),
+        ("float64", [0.5, -3.25, 2.0**100], "float32"),
         ("float16", [0.1, 65504, -0.0], "float32"),
         (">f4", [0.1, -2.0], "float32"),
         ("uint8", [0, 255], "float32"),
@@ -406,6 +407,17 @@ def test_the_only_folder_is_offered_for_the_only_input(tmp_path):
     assert "If 'data' is meant, rename it to 'x'." in error.hint
     assert f"Or give {tmp_path / 'data'}." in error.hint
     assert len(open_samples(tmp_path / "data", [IMAGE])) == 1
+
+
+def test_nothing_is_suggested_when_nothing_is_close(tmp_path):
+    save(tmp_path / "left/0.npy", image())
+    save(tmp_path / "right/0.npy", image())
+
+    error = refused(tmp_path, [IMAGE, LENGTH])
+
+    assert error.message == "no folder for input 'x', 'length'"
+    assert "rename" not in error.hint
+    assert "Or give" not in error.hint
 
 
 def test_a_folder_given_one_level_too_high(calib):
@@ -704,22 +716,28 @@ def test_no_damage_ends_in_anything_but_a_clear_error(tmp_path, suffix):
     assert refusals > len(whole)
 
 
-def test_headers_that_lie_are_refused(tmp_path):
-    save(tmp_path / "0.npy", np.zeros(2, np.float32))
-    whole = (tmp_path / "0.npy").read_bytes()
-    spec = TensorSpec(name="x", dtype="float32", shape=(None, None))
-    for shape in (
-        b"(-1, -2)",
-        b"(0, 1e9)",
-        b"(9999999999999, 9999999)",
-        b"(0, 9" + b"9" * 30 + b")",
-    ):
-        header = whole.replace(b"(2,), }".ljust(len(shape) + 3), shape + b", }")
-        header = whole.replace(b"(2,), }" + b" " * (len(shape) - 4), shape + b", }")
-        assert len(header) == len(whole) != header.count(b"(2,)")
-        (tmp_path / "0.npy").write_bytes(header)
+@pytest.mark.parametrize(
+    ("shape", "data"),
+    [
+        ("(-1, -2)", b"\0" * 8),
+        ("(0, 1.5)", b""),
+        ("(99999999999, 99999999)", b"\0" * 8),
+        ("(0, 99999999999999999999999)", b""),
+        ("(0, 9223372036854775807)", b""),
+        ("('a', 2)", b"\0" * 8),
+        ("(2, __import__('os'))", b"\0" * 8),
+        ("(" + "1," * 70 + ")", b"\0" * 4),
+    ],
+)
+def test_headers_that_lie_are_refused(tmp_path, shape, data):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    (tmp_path / "0.npy").write_bytes(start + header + data)
+    free = (None,) * (70 if "1,1" in shape else 2)
 
-        assert refused(tmp_path, [spec]).where.endswith("0.npy (sample '0')")
+    error = refused(tmp_path, [TensorSpec(name="x", dtype="float32", shape=free)])
+
+    assert error.where.endswith("0.npy (sample '0')")
 
 
 def test_an_encrypted_or_unknown_archive_is_a_clear_error(tmp_path):
@@ -748,6 +766,31 @@ def test_a_file_that_changes_after_the_check_is_not_used(calib):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         samples.sample(1)
     assert np.array_equal(samples.sample(0)["x"], image(0))
+
+
+def test_a_failing_disk_is_a_clear_error(calib, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    samples = open_samples(calib, [IMAGE])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail)
+        with pytest.raises(DataError, match="cannot be read: Input/output error"):
+            samples.sample(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(npy_format, "read_magic", fail)
+        with pytest.raises(DataError, match="cannot be read: Input/output error"):
+            samples.sample(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        assert refused(calib, [IMAGE]).message == "the folder cannot be read: Input/output error"
+
+
+def test_a_link_to_nowhere_is_named(calib):
+    (calib / "x/12.npy").symlink_to(calib / "gone.npy")
+
+    assert refused(calib, [IMAGE]).where == f"{calib / 'x/12.npy'} (sample '12')"
+    assert len(open_samples(calib, [IMAGE], skip_bad=True)) == 12
 
 
 def test_models_that_cannot_be_fed_are_refused(calib):

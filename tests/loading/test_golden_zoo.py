@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hbdebug.loading import load
@@ -11,10 +12,17 @@ from tests.loading.one_node_walk import build, run_all
 
 ZOO = cases("zoo/")
 
-# Softmax is summed in another order than the vendor's (measured: 4.8e-7 where two MatMul follow,
-# 3e-8 otherwise). Everything else is exact on the CPU the numbers come from; another one may sum
-# a convolution in another order, an ulp or two of values up to 8.
-TOLERANCE = 2e-6
+# Of the largest value of an output, or of 1. Softmax is summed in another order than the vendor's
+# (measured: 4.8e-7 of 2.8 where a MatMul follows, 3e-8 otherwise); all else is exact on the CPU the
+# numbers come from. Another one may sum convolutions differently, as ONNX Runtime's own
+# optimizations do (measured: up to 4e-7 of the largest value).
+TOLERANCE = 1e-6
+
+
+def assert_close(actual, expected):
+    finite = expected[np.isfinite(expected)]
+    size = max(1.0, float(np.abs(finite).max(initial=0)))
+    assert largest_error(actual, expected) <= TOLERANCE * size
 
 
 def without_points(case: Case) -> bool:
@@ -32,11 +40,11 @@ def test_calibrated_model(case: Case):
     model = build(case.model) if without_points(case) else load(case.model)
     values = run_all(model, case.inputs, Assignment.as_calibrated(model))
     for name, expected in case.outputs.items():
-        assert largest_error(values[name], expected) <= TOLERANCE
+        assert_close(values[name], expected)
     if case.outputs_all_off:
         values = run_all(model, case.inputs, Assignment())
         for name, expected in case.outputs_all_off.items():
-            assert largest_error(values[name], expected) <= TOLERANCE
+            assert_close(values[name], expected)
 
 
 def test_models_with_every_point_off_are_among_them():

@@ -270,7 +270,7 @@ def measured(metric, target, *numbers, reached=False, lifted=None):
             "target cosine_similarity 0.999 is met as calibrated: no node needs lifting",
         ),
         (
-            measured("cosine_similarity", 0.999, 0.9, 0.95, 0.9856, 0.97),
+            measured("cosine_similarity", 0.999, 0.9, 0.95, 0.9856, 0.97, lifted=2),
             "target cosine_similarity 0.999 not reached: best 0.9856 with 2 nodes",
         ),
         (
@@ -278,11 +278,11 @@ def measured(metric, target, *numbers, reached=False, lifted=None):
             "target cosine_similarity 0.999 not reached: best 0.9989999 with 1 node",
         ),
         (
-            measured("mse", 1e-4, 2e-3, 1e-3, math.nan),
+            measured("mse", 1e-4, 2e-3, 1e-3, math.nan, lifted=1),
             "target mse 0.0001 not reached: best 0.001 with 1 node",
         ),
         (
-            measured("cosine_similarity", 0.999, 0.9, 0.8),
+            measured("cosine_similarity", 0.999, 0.9, 0.8, lifted=0),
             "target cosine_similarity 0.999 not reached: best 0.9 as calibrated, without a lift",
         ),
         (
@@ -293,6 +293,25 @@ def measured(metric, target, *numbers, reached=False, lifted=None):
 )
 def test_the_outcome_of_the_suggestion_is_one_clear_line(found, text):
     assert outcome(found) == text
+
+
+def test_the_outcome_counts_the_suggested_nodes_not_the_steps():
+    """A step may change a node that was lifted before, or start from an earlier step."""
+    found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2)
+
+    assert outcome(found).endswith("best 0.97 with 2 nodes")
+
+
+def test_a_step_that_adds_to_an_earlier_one_says_so():
+    numbers = {"y": values(0.1, 10.0)}
+    curve = tuple(
+        CurveStep(lifted=f"n{index}", to="cpu", outputs=numbers, on=on)
+        for index, on in enumerate([0, 0, 1, 1, 3])
+    )
+
+    rows = curve_rows(dataclasses.replace(suggestion(), curve=curve))
+
+    assert [row.step for row in rows] == ["0", "1", "2", "3 (on 1)", "4"]
 
 
 def test_notes_are_said_once_with_their_steps():
