@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import hbdebug
 from hbdebug.analysis import ceilings
-from hbdebug.analysis.coverage import list_model
+from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     Request,
@@ -122,7 +122,7 @@ def sensitivity(
         if isinstance(data, Samples)
         else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
     )
-    measured = cut_off(whole, output_node) if output_node else whole
+    measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
     engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
     seconds.lap("load")
     engine.profile(next(iter(stream))[1])
@@ -138,7 +138,7 @@ def sensitivity(
         request,
         watch,
         journal=journal,
-        whole=whole if output_node else None,
+        whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
     result = _record(whole, stream, request, limits, ranking)
@@ -155,6 +155,7 @@ def sensitivity(
         suggestion=suggestion,
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
+        warnings=(*notes, *result.warnings),
         settings=settings,
         seconds=seconds.laps(),
     )

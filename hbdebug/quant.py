@@ -116,8 +116,11 @@ class QuantParams:
         """Return the symmetric int16 twin: same thresholds, ``scale = threshold / 32767``.
 
         The division is done in double precision and rounded to float32 once, as the vendor's
-        loader does. An asymmetric range becomes the symmetric one that contains it.
+        loader does. An asymmetric range becomes the symmetric one that contains it. A float type
+        has no grid to refine and stays what it is.
         """
+        if not self.is_integer:
+            return self
         threshold = np.abs(self.threshold)
         if self.asymmetric:
             threshold = threshold.max(keepdims=True)

@@ -20,7 +20,6 @@ _MODEL = "rec_calibrated_model.onnx"
 _NOT_FETCHED = 75
 
 
-@functools.cache
 def recognizer_folder() -> Path:
     """Return the folder with ``rec_calibrated_model.onnx`` and ``calib/x/*.npy``.
 
@@ -28,17 +27,24 @@ def recognizer_folder() -> Path:
     user's cache, made on first use. A test that needs it is skipped where the package that holds
     the weights cannot be fetched, and fails when anything else is wrong. Only for slow tests.
     """
+    folder, why_not = _find_or_build()
+    if why_not:
+        pytest.skip(f"the recognizer's weights are not here: {why_not}")
+    return folder
+
+
+# Cached with its reason, so that a test run without a network waits for it once only.
+@functools.cache
+def _find_or_build() -> tuple[Path, str]:
     named = os.environ.get("HBDEBUG_RECOGNIZER")
     if named:
         folder = Path(named)
         if not _is_whole(folder):
             pytest.fail(f"HBDEBUG_RECOGNIZER={named} holds no {_MODEL} as {_SCRIPT.name} makes it")
-        return folder
+        return folder, ""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hbdebug"
     folder = cache / f"textline_rec-{_recipe_key()}"
-    if not _is_whole(folder):
-        _build(folder)
-    return folder
+    return folder, "" if _is_whole(folder) else _build(folder)
 
 
 def _recipe_key() -> str:
@@ -58,7 +64,8 @@ def _is_whole(folder: Path) -> bool:
     )
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path) -> str:
+    """Make the folder, and return why the weights could not be fetched; empty when they were."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         done = subprocess.run(
@@ -68,7 +75,7 @@ def _build(folder: Path) -> None:
             check=False,
         )
         if done.returncode == _NOT_FETCHED:
-            pytest.skip(f"the recognizer's weights are not here: {done.stderr.strip()}")
+            return done.stderr.strip()
         if done.returncode:
             pytest.fail(f"{_SCRIPT.name} failed: {done.stderr.strip()}")
         try:
@@ -78,3 +85,4 @@ def _build(folder: Path) -> None:
             # to remove: its owner deletes it.
             if not _is_whole(folder):
                 pytest.fail(f"{folder} is incomplete; delete it and run the tests again")
+    return ""

@@ -156,7 +156,9 @@ def test_cases_71_72_73_memory_does_not_grow_with_the_samples(count):
     assignments = [Assignment.of([point]) for point in model.points]
 
     def judge(baseline):
-        return lambda outputs: float(np.abs(outputs["c_relu_out"]).max() - baseline["c_relu_out"].max())
+        return lambda outputs: float(
+            np.abs(outputs["c_relu_out"]).max() - baseline["c_relu_out"].max()
+        )
 
     def peak(samples: int) -> int:
         random = np.random.default_rng(0)

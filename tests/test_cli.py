@@ -301,7 +301,17 @@ def interrupt_after(monkeypatch, count):
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(model, calib, out, monkeypatch):
-    arguments = ("sensitivity", model, calib, "-o", out, "--exact", "--format", "json", "--no-suggest")
+    arguments = (
+        "sensitivity",
+        model,
+        calib,
+        "-o",
+        out,
+        "--exact",
+        "--format",
+        "json",
+        "--no-suggest",
+    )
     whole = hbdebug(*arguments).json
 
     with monkeypatch.context() as patch:
@@ -330,3 +340,28 @@ def test_ctrl_c_in_the_first_sample_lists_what_is_missing(model, calib, out, mon
     assert 0 < len(record["nodes"]) <= 4
     missing = [item for item in record["not_analysed"] if "interrupted" in item["reason"]]
     assert missing
+
+
+def test_a_filter_at_the_end_is_measured_at_what_it_picks_from(calib, out, tmp_path):
+    """HzFilter keeps candidates above a threshold, so its outputs vary in length."""
+    b = models.CalibratedModel()
+    y = b.conv(b.input("x", (1, 3, 12, 12)), (3, 4), "scores")
+    b.hz("HzFilter", [b.point(y)], "filter", outputs=4, idx_range=[0, 4], threshold=0.1)
+    for name, dtype in (
+        ("filter_out", 1),
+        ("filter_out1", 7),
+        ("filter_out2", 1),
+        ("filter_out3", 1),
+    ):
+        b.output(name, dtype)
+    path = tmp_path / "filter_calibrated_model.onnx"
+    onnx.save(b.proto(), path)
+
+    record = hbdebug("sensitivity", path, calib, "-o", out, "--format", "json").json
+
+    assert [node["name"] for node in record["nodes"]] == ["scores"]
+    assert list(record["ceilings"][0]["outputs"]) == ["scores_out_calibrated"]
+    assert any("varies in length" in warning for warning in record["warnings"])
+    (left_out,) = record["not_analysed"]
+    assert left_out["name"] == "filter"
+    assert "selects candidates" in left_out["reason"]

@@ -59,9 +59,10 @@ TOLERANCES = {
     "default": Tolerance(
         cosine=2e-6, relative=1e-3, step=2**-23, decibels=0.01, faint_decibels=1.0
     ),
-    # All tensors are bit-equal to the vendor's, so only the arithmetic of the metrics differs:
-    # float32 there, float64 here. It loses up to 2.3e-7 of a cosine over 265,000 elements, and of
-    # an error of 1e-7 of the signal (140 dB and more) up to 0.5 %, 0.04 dB.
+    # The float outputs are bit-equal to the vendor's and the others but for a last digit of the
+    # smaller output here and there (2e-10; its ONNX Runtime is another version): 1.5e-5 of the
+    # errors down to 1e-5, 0.04 dB at 156 dB. The vendor's metrics are float32, which loses up
+    # to 2.3e-7 of a cosine over 265,000 elements.
     "exact": Tolerance(cosine=1e-6, relative=1e-4, step=1e-9, decibels=1e-3, faint_decibels=0.1),
 }
 
@@ -222,11 +223,12 @@ def test_the_order_by_mse_is_that_of_the_vendors_numbers(measure, kind):
     rows = measure("cls", kind, "exact", first="mse")
     place = {row.name: index for index, row in enumerate(rows)}
 
-    # With bit-equal tensors two numbers agree to 1e-5 (above); twice that parts a near-tie.
+    # Two numbers agree to 1e-5, or to a last digit of the smaller output where they are of the
+    # order of its square (see the tolerances).
     apart = [
         (worse, better)
         for worse, better in permutations(theirs, 2)
-        if theirs[worse] > theirs[better] * (1 + 2e-5)
+        if theirs[worse] > theirs[better] * (1 + 1e-4) + 1e-16
     ]
     assert [(worse, better) for worse, better in apart if place[worse] > place[better]] == []
     assert len(apart) > len(theirs)

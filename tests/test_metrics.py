@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from hbdebug.errors import UsageError
 from hbdebug.metrics import (
     BASELINE_NOT_FINITE,
@@ -188,8 +189,8 @@ def test_a_tiny_distance_keeps_its_digits(exponent):
     h_stored = (test[1] - test[0]) / 2
     distance = h_stored**2 / 2 - 3 * h_stored**4 / 8
 
-    # A cosine near 1 is stored in steps of 1.1e-16; nothing else may be lost.
-    assert 1 - measure(reference, test)["cosine_similarity"] == pytest.approx(distance, abs=2e-16)
+    # A cosine near 1 is stored in steps of 1.1e-16; two of them are lost in its quotient.
+    assert 1 - measure(reference, test)["cosine_similarity"] == pytest.approx(distance, abs=3e-16)
 
 
 def test_cosine_survives_a_test_tensor_a_billion_times_smaller():
@@ -432,15 +433,19 @@ def test_fewer_than_two_classes_cannot_disagree(shape):
     ("array", "expected"),
     [
         (np.zeros((2, 3), np.float32), True),
+        (np.zeros((1, 2), np.float32), True),
         (np.zeros((1, 1000, 1, 1), np.float32), True),
+        (np.eye(3, dtype=np.float32)[None], True),
         (np.full((1, 40, 4), 0.25, np.float32), True),
         (np.full((1, 40, 4), 0.25, np.float32) * np.float32(1.002), False),
         (np.full((1, 40, 4), 0.25, np.float32) * np.float32(1.0009), True),
         (np.array([[[1.5, -0.5]]], np.float32), False),
+        (np.array([[[-0.5, 0.75, 0.75]]], np.float32), False),
         (np.array([[[np.nan, 0.5]]], np.float32), False),
         (np.zeros((2, 1), np.float32), False),
         (np.zeros((1, 1, 1, 1), np.float32), False),
         (np.zeros((1, 3, 8, 8), np.float32), False),
+        (np.zeros((1, 3, 8, 1), np.float32), False),
         (np.ones((1, 40, 1), np.float32), False),
         (np.zeros(5, np.float32), False),
         (np.zeros((0, 5), np.float32), False),
@@ -507,3 +512,7 @@ def test_the_table_states_direction_and_range():
         assert metric.best == metric.bounds[1 if metric.higher_is_better else 0]
         assert metric.description
         assert metric.edge_cases
+    # The ends that a tensor can reach.
+    opposite = measure([[1.0, 0.0]], [[-1.0, 0.0]])
+    for name in ("cosine_similarity", "top1_agreement"):
+        assert opposite[name] == METRICS[name].bounds[0]

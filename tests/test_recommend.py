@@ -126,9 +126,7 @@ def test_weights_are_cured_on_the_cpu_when_int16_does_not_reach_them(tmp_path):
     weight[:, 0] = 40.0  # one input channel, hardly used, ruins every output channel's grid
     b.constant("small", np.array([1e-3, 1.0], np.float32).reshape(1, 2, 1, 1))
     scaled = b.node("Mul", [x, "small"], "scale")
-    y = b.node(
-        "Conv", [b.point(scaled, 4.0), b.weight("w", weight)], "uneven", kernel_shape=[1, 1]
-    )
+    y = b.node("Conv", [b.point(scaled, 4.0), b.weight("w", weight)], "uneven", kernel_shape=[1, 1])
     b.output(b.conv(y, (4, 3), "head", threshold=4.0))
     proto = b.proto()
     folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=COUNT))

@@ -410,8 +410,8 @@ def test_the_only_folder_is_offered_for_the_only_input(tmp_path):
 
 
 def test_nothing_is_suggested_when_nothing_is_close(tmp_path):
-    save(tmp_path / "left/0.npy", image())
-    save(tmp_path / "right/0.npy", image())
+    save(tmp_path / "aaa/0.npy", image())
+    save(tmp_path / "bbb/0.npy", image())
 
     error = refused(tmp_path, [IMAGE, LENGTH])
 

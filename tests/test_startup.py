@@ -47,7 +47,13 @@ def test_importing_the_package_imports_no_other_module_of_it():
 
 @pytest.mark.parametrize(
     "arguments",
-    ["'--help'", "'--version'", "'sensitivity', '--help'", "'info', '--help'", "'report', '--help'"],
+    [
+        "'--help'",
+        "'--version'",
+        "'sensitivity', '--help'",
+        "'info', '--help'",
+        "'report', '--help'",
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     modules, own = modules_after(HELP.format(arguments=arguments))

@@ -14,6 +14,7 @@ from hbdebug.errors import UsageError
 from hbdebug.model import Node, Point
 from hbdebug.names import close_matches
 from hbdebug.results import ListedNode, ListedPoint, ModelListing, NotAnalysed
+from hbdebug.samples import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ _HANDS_ON = frozenset(
         "ScatterND",
     }
 )
+
+_SELECTOR = "HzFilter"
 
 _FUSING = frozenset({"Relu", "Clip", "Add", "Conv", "ConvTranspose"})
 
@@ -122,18 +125,51 @@ def cover(
     for node in model.nodes:
         points = points_of(model, node)
         enabled = tuple(point for point in points if point.enabled)
-        if enabled and node.op_type != "HzFilter":
+        if enabled and node.op_type != _SELECTOR:
             node_points[node.name] = enabled
         else:
             reason = _reason(model, node, points, dtypes)
             left_out.append(NotAnalysed(name=node.name, op_type=node.op_type, reason=reason))
     if whole is not None:
         left_out += [
-            NotAnalysed(name=node.name, op_type=node.op_type, reason=DEAD_END)
+            NotAnalysed(
+                name=node.name,
+                op_type=node.op_type,
+                reason=SELECTS if node.op_type == _SELECTOR else DEAD_END,
+            )
             for node in whole.nodes
             if node.name not in model.node_by_name
         ]
     return Coverage(node_points=node_points, not_analysed=tuple(left_out))
+
+
+def measurable(model: QuantModel) -> tuple[QuantModel, tuple[str, ...]]:
+    """Replace outputs that can not be compared by the tensors that they are picked from.
+
+    HzFilter picks candidates by a threshold, so its outputs have another length from run to run.
+    The tensors that it picks from are measured in their place, as the vendor's debugger does.
+
+    Returns:
+        The model, with other outputs where needed, and what the user should know about it.
+    """
+    outputs: dict[str, TensorSpec] = {}
+    notes = []
+    for spec in model.outputs:
+        source = spec.name
+        while isinstance(maker := model.producer_of.get(source), Point):
+            source = maker.input
+        if maker is None or maker.op_type != _SELECTOR:
+            outputs[spec.name] = spec
+            continue
+        for name in maker.inputs:
+            outputs[name] = TensorSpec(name=name, dtype="float32", shape=())
+        notes.append(
+            f"output {spec.name} of {maker.name} ({_SELECTOR}) varies in length; measured instead: "
+            f"{', '.join(maker.inputs)}"
+        )
+    if not notes:
+        return model, ()
+    return model.upto(tuple(outputs.values())), tuple(notes)
 
 
 def points_left_out(model: QuantModel) -> tuple[NotAnalysed, ...]:
@@ -148,7 +184,7 @@ def points_left_out(model: QuantModel) -> tuple[NotAnalysed, ...]:
 def _reason(
     model: QuantModel, node: Node, points: Sequence[Point], dtypes: Mapping[str, str]
 ) -> str:
-    if node.op_type == "HzFilter":
+    if node.op_type == _SELECTOR:
         return SELECTS
     if points:
         return points[0].reason

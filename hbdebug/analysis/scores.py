@@ -24,6 +24,9 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 """Share of the bootstrap means that an interval holds."""
 
+OTHER_SHAPE = "other_shape"
+"""Flag: the output has another shape than the float baseline's, so nothing was measured."""
+
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 Score: TypeAlias = "tuple[tuple[float, ...], ...]"
@@ -75,6 +78,11 @@ class Scorer:
             flags: list[str] = []
             exact = True
             for name, reference in zip(self.outputs, references, strict=True):
+                if outputs[name].shape != reference.shape:
+                    values.append((math.nan,) * len(self.metrics))
+                    flags.append(OTHER_SHAPE)
+                    exact = False
+                    continue
                 measurement = reference.examine(outputs[name])
                 values.append(
                     tuple(measurement.values.get(metric, math.nan) for metric in self.metrics)
@@ -247,8 +255,7 @@ def intervals(means: NDArray[np.float64] | None, rows: int) -> list[tuple[float,
     """Return the confidence interval of each row's mean; None where there is none."""
     if means is None:
         return [None] * rows
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = _middle(means)
     return [
         (float(a), float(b)) if math.isfinite(a) and math.isfinite(b) else None
         for a, b in zip(low, high, strict=True)
@@ -261,16 +268,27 @@ def ties(means: NDArray[np.float64] | None, order: Sequence[int]) -> list[bool]:
     That is the case when the interval of the paired difference of their means holds zero; without
     intervals, never. The first row is tied with nobody.
     """
-    tied = [False] * len(order)
-    if means is None:
-        return tied
-    tail = (1 - CONFIDENCE) / 2
-    for place in range(1, len(order)):
-        difference = means[:, order[place]] - means[:, order[place - 1]]
-        if np.isfinite(difference).all():
-            low, high = np.quantile(difference, [tail, 1 - tail])
-            tied[place] = bool(low <= 0 <= high)
-    return tied
+    if means is None or not order:
+        return [False] * len(order)
+    ranked = means[:, list(order)]
+    low, high = _middle(ranked[:, 1:] - ranked[:, :-1])
+    # A comparison with NaN is False, so that what was not measured is tied with nobody.
+    return [False, *(bool(a <= 0 <= b) for a, b in zip(low, high, strict=True))]
+
+
+def _middle(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bounds of the middle `CONFIDENCE` of each column's resampled means.
+
+    Args:
+        means: float64, shape (resamples, rows).
+
+    Returns:
+        float64, shape (2, rows).
+    """
+    outside = round(len(means) * (1 - CONFIDENCE) / 2)
+    ordered = np.sort(means, axis=0)
+    bounds: NDArray[np.float64] = ordered[[outside, -1 - outside]]
+    return bounds
 
 
 def worst_of(outputs: Mapping[str, MetricValues], metric: str) -> float:

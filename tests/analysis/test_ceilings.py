@@ -103,7 +103,9 @@ def test_a_model_that_meets_the_target_is_said_to():
 def test_undefined_outputs_point_at_the_float_model():
     text = verdict(
         [
-            Ceiling(name=name, fidelity="calibrated", outputs={"y": {"cosine_similarity": math.nan}})
+            Ceiling(
+                name=name, fidelity="calibrated", outputs={"y": {"cosine_similarity": math.nan}}
+            )
             for name in NAMES
         ],
         0.999,

@@ -11,7 +11,9 @@ from hbdebug.analysis.scores import Scored
 from hbdebug.errors import UsageError
 
 SETTINGS = {"model": "abc", "kind": "node"}
-ENTRY = Scored(values=((0.1 + 0.2, math.inf), (math.nan, 1e-300)), exact=True, flags=("zero_signal",))
+ENTRY = Scored(
+    values=((0.1 + 0.2, math.inf), (math.nan, 1e-300)), exact=True, flags=("zero_signal",)
+)
 
 
 def entries(journal):
