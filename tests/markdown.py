@@ -81,7 +81,9 @@ def anchors(text):
     for heading in _HEADING.findall(prose(text)):
         bare = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", bare).replace(" ", "-")
-        repeated = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", name) is not None for name in found)
+        repeated = sum(
+            re.fullmatch(rf"{re.escape(slug)}(-\d+)?", name) is not None for name in found
+        )
         found.append(f"{slug}-{repeated}" if repeated else slug)
     return set(found)
 
