@@ -228,19 +228,25 @@ class Walker:
         fed: dict[str, str] = {}
         for name in node.inputs:
             if name in self.model.static:
-                constants[name] = self._static_value(name, assignment)
+                constants[name] = self.static_value(name, assignment)
             elif name and name not in self.model.constants:
                 fed[name] = values[name].dtype.name
         return self._slicer.node(node, fed, constants)
 
-    def _static_value(self, name: str, assignment: Assignment) -> NDArray[Any]:
+    def static_value(self, name: str, assignment: Assignment) -> NDArray[Any]:
+        """Return a constant, or the value behind the points that read one.
+
+        Args:
+            name: A constant, or a tensor of `QuantModel.static`.
+            assignment: What is quantized.
+        """
         constant = self.model.constants.get(name)
         if constant is not None:
             return constant
         point = self.model.producer_of[name]
         if not isinstance(point, Point):
             raise TypeError(f"{name} is not behind a point")
-        value = self._static_value(point.input, assignment)
+        value = self.static_value(point.input, assignment)
         return apply_point(point, value, assignment.get(point.name))
 
     def _points_inside(self, step: Step) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hbdebug.model import Point
+from hbdebug.model import Node, Point
 from hbdebug.toolchain.operators import (
     CARRIERS,
     FORCING_OUTPUT,
@@ -20,7 +20,6 @@ from hbdebug.toolchain.operators import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from hbdebug.model import Node
     from hbdebug.toolchain.graph import Graph, Outcome
 
 
@@ -32,6 +31,7 @@ class Int16Rules:
         self.model = graph.model
         self.outcome = outcome
         self.int8_for_all = INT8_FOR_ALL - ({"MatMul"} if march.startswith("nash") else set())
+        self.order = {node.name: index for index, node in enumerate(self.model.nodes)}
         self.tried: set[str] = set()
 
     def request(self, node: Node) -> None:
@@ -80,15 +80,11 @@ class Int16Rules:
         if point.name in self.outcome.gone or point.name in self.tried:
             return False
         self.tried.add(point.name)
-        readers = [
-            reader
-            for reader, _ in self.model.consuming_nodes(point)
-            if reader.name not in self.outcome.cpu
-        ]
-        allowed = self._allowed(point, readers)
+        readers = self._readers(point)
+        allowed = self._allowed(point)
         if allowed:
             self.outcome.int16.add(point.name)
-            self._spread(point.input)
+            self._spread(self._source(point.input))
         for reader in readers:
             if allowed:
                 self._note_unfused(reader)
@@ -98,11 +94,65 @@ class Int16Rules:
                     self._spread(tensor)
         return allowed
 
-    def _allowed(self, point: Point, readers: list[Node]) -> bool:
+    def _readers(self, point: Point) -> list[Node]:
+        """Return the nodes on the BPU that read a point."""
+        readers = (reader for reader, _ in self.model.consuming_nodes(point))
+        return [reader for reader in readers if reader.name not in self.outcome.cpu]
+
+    def _source(self, tensor: str) -> str:
+        """Return the tensor at the head of a chain of operators that move data without a point."""
+        maker = self.model.producer_of.get(tensor)
+        if isinstance(maker, Node) and maker.op_type in CARRIERS:
+            inputs = [inner for _, inner in self.graph.data_inputs(maker)]
+            if len(inputs) == 1 and not self.graph.is_pointed(inputs[0]):
+                return self._source(inputs[0])
+        return tensor
+
+    def _behind(self, tensor: str) -> Iterator[Point]:
+        """Yield the points that such chains lead to from a tensor."""
+        for step, _ in self.model.consumers_of.get(tensor, ()):
+            if isinstance(step, Point):
+                yield step
+            elif step.op_type in SPREADING and not self.graph.has_points(step):
+                for inner in step.outputs:
+                    yield from self._behind(inner)
+
+    def _deciding(self, point: Point) -> list[str]:
+        """Return the operators that decide a point's type, in graph order."""
+        found = {
+            reader.name: reader
+            for end in self._behind(self._source(point.input))
+            for reader in self._readers(end)
+        }
+        order = sorted(found.values(), key=lambda reader: self.order[reader.name])
+        return [self._final(reader) for reader in order]
+
+    def _final(self, reader: Node) -> str:
+        """Return a reader's operator, or the int8-only one that it moves data to.
+
+        Only where a point stands in between: MaxPool whose output GlobalAveragePool reads
+        directly can be int16 (measured).
+        """
+        if reader.op_type not in CARRIERS:
+            return reader.op_type
+        behind = [
+            step for out in reader.outputs for step, _ in self.model.consumers_of.get(out, ())
+        ]
+        only = {
+            node.op_type
+            for step in behind
+            if isinstance(step, Point)
+            for node, _ in self.model.consuming_nodes(step)
+        }
+        pointed = all(isinstance(step, Point) for step in behind)
+        decided = pointed and len(only) == 1 and only <= self.int8_for_all
+        return only.pop() if decided else reader.op_type
+
+    def _allowed(self, point: Point) -> bool:
         """Whether readers and maker of a point let it become int16; asks the points in front."""
         maker = self.graph.maker(point.input)
         forced = maker is not None and self._forces(maker)
-        if not forced and self._held_back([reader.op_type for reader in readers]):
+        if not forced and self._held_back(self._deciding(point)):
             if maker is not None and maker.op_type in HALFWAY:
                 self._raise_behind(maker)
             return False
@@ -161,12 +211,8 @@ class Int16Rules:
 
     def _spread(self, tensor: str) -> None:
         """Raise the points behind a tensor."""
-        for step, _ in self.model.consumers_of.get(tensor, ()):
-            if isinstance(step, Point):
-                self._raise(step)
-            elif step.op_type in SPREADING and not self.graph.has_points(step):
-                for inner in step.outputs:
-                    self._spread(inner)
+        for point in self._behind(tensor):
+            self._raise(point)
 
     def _note_unfused(self, reader: Node) -> None:
         """Note what an int16 summand does to a convolution that the sum was fused with."""

@@ -1,4 +1,4 @@
-"""The obvious way to run a model: one node after the other, keeping every tensor."""
+"""Run a model with the engine's own walk, keeping every tensor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from hbdebug.loading import hmct
 from hbdebug.loading.protobuf import ModelFile
-from hbdebug.model import Assignment, Point
-from hbdebug.quant import fake_quantize, float_passthrough
 from hbdebug.slices import Slicer
+from hbdebug.walk import Walker
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from hbdebug.model import QuantModel
+    from hbdebug.model import Assignment, QuantModel
 
 
 def build(model: onnx.ModelProto, *, skip_unsupported: bool = False) -> QuantModel:
@@ -26,24 +25,10 @@ def build(model: onnx.ModelProto, *, skip_unsupported: bool = False) -> QuantMod
 def run_all(
     model: QuantModel, inputs: dict[str, NDArray[Any]], assignment: Assignment
 ) -> dict[str, NDArray[Any]]:
-    """Compute every tensor, in one-node sessions without optimizations across nodes."""
-    slicer = Slicer(model)
+    """Walk the model, as the engine does, and return every tensor."""
+    walker = Walker(model, Slicer(model))
     values: dict[str, NDArray[Any]] = {**model.constants, **inputs}
-    fixed = set(model.constants)
-    for step in model.steps:
-        if isinstance(step, Point):
-            values[step.output] = _behind(step, values[step.input], assignment)
-            if step.input in fixed:
-                fixed.add(step.output)
-            continue
-        fed = {name: values[name].dtype.name for name in step.inputs if name and name not in fixed}
-        constants = {name: values[name] for name in step.inputs if name in fixed}
-        runner = slicer.node(step, fed, constants)
-        values.update(zip(runner.outputs, runner.run(values), strict=True))
+    walker.forward(inputs, assignment, keep=values.__setitem__)
+    for name in model.static:
+        values[name] = walker.static_value(name, assignment)
     return values
-
-
-def _behind(point: Point, x: NDArray[Any], assignment: Assignment) -> NDArray[Any]:
-    if point.name in assignment:
-        return fake_quantize(x, assignment[point.name])
-    return x if point.params is None else float_passthrough(x, point.params)
