@@ -199,6 +199,21 @@ def test_case_80_a_float_model_that_outputs_zero_does_not_end_the_run(tmp_path):
     assert node.alone.outputs["conv_out"]["cosine_similarity"] < 1.0
 
 
+def test_an_output_that_quantization_makes_infinite_is_worst_of_all(tmp_path):
+    """It has no number, and must not be taken for the best for that."""
+    b = models.CalibratedModel()
+    x = b.input("x", (1, 3, 6, 6))
+    squashed = b.node("Sigmoid", [b.conv(x, (3, 3), "conv")], "squash")
+    b.output(b.node("Reciprocal", [b.point(squashed, 500.0)], "invert"))  # a grid of 3.9
+    proto = b.proto()
+    folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=8))
+
+    result = sensitivity(proto, folder, suggest=False)
+
+    assert [node.name for node in result.nodes] == ["invert", "conv"]
+    assert "not_finite" in result.nodes[0].alone.flags
+
+
 def test_case_85_a_small_budget_changes_the_way_never_the_numbers(residual):
     path, folder = residual
 

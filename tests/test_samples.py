@@ -213,6 +213,7 @@ def test_a_limit_takes_the_first_in_natural_order(calib):
 
     assert samples.names == ("0", "1", "2")
     assert (len(samples), samples.found) == (3, 12)
+    assert open_samples(calib, [IMAGE], limit=1).names == ("0",)
 
 
 def test_a_limit_above_what_is_there_uses_all_and_shows_it(calib):
@@ -328,6 +329,7 @@ def test_a_dtype_is_converted_when_no_value_changes(tmp_path, dtype, values, wan
         ("uint64", [2**63], "int64", "9223372036854775808 at [0]"),
         ("int8", [-1], "uint8", "-1 at [0]"),
         ("int64", [128], "int8", "128 at [0]"),
+        ("float32", [127.0, 128.0], "int8", "128.0 at [1]"),
         ("float32", [1.0, 1.5], "int64", "1.5 at [1]"),
         ("float64", [2.0**63], "int64", "9.223372036854776e+18 at [0]"),
         ("float32", [np.nan], "int64", "nan at [0]"),
@@ -345,6 +347,14 @@ def test_a_dtype_is_refused_when_a_value_would_change(tmp_path, dtype, values, w
         f"input 'x' is {want}, and {dtype} values in the file would change: {changed}"
     )
     assert f"astype(numpy.{want})" in error.hint
+
+
+def test_both_versions_of_the_header_are_read(tmp_path):
+    for version in ((1, 0), (2, 0)):
+        with (tmp_path / "0.npy").open("wb") as stream:
+            npy_format.write_array(stream, image(), version=version)
+
+        assert np.array_equal(open_samples(tmp_path, [IMAGE]).sample(0)["x"], image())
 
 
 def test_fortran_order_is_undone(tmp_path):
@@ -425,6 +435,26 @@ def test_a_folder_given_one_level_too_high(calib):
 
     assert error.message == "the folders of the inputs are inside 'calib'"
     assert error.hint == f"Give {calib}."
+
+
+def test_a_folder_in_use_is_not_offered_again(tmp_path):
+    save(tmp_path / "x/0.npy", image())
+
+    error = refused(tmp_path, [IMAGE, dataclasses.replace(IMAGE, name="xx")])
+
+    assert error.message == "no folder for input 'xx'"
+    assert "rename" not in error.hint
+
+
+def test_long_lists_of_names_are_cut(tmp_path):
+    for index in range(5):
+        (tmp_path / f"{index}.bin").touch()
+    assert refused(tmp_path, [IMAGE]).message.endswith(
+        "'0.bin', '1.bin', '2.bin', '3.bin', '4.bin'"
+    )
+
+    (tmp_path / "5.bin").touch()
+    assert refused(tmp_path, [IMAGE]).message.endswith("'4.bin' and 1 more")
 
 
 def test_files_of_the_toolchain_are_recognized_as_raw(tmp_path):
@@ -624,6 +654,10 @@ def test_a_transposed_sample_for_a_channels_last_model(tmp_path):
     save(tmp_path / "0.npy", image())
 
     assert "It looks like NCHW for a model in NHWC" in refused(tmp_path, [spec]).hint
+    save(tmp_path / "0.npy", image()[0])
+    assert refused(tmp_path, [spec]).hint == (
+        "It looks like CHW for a model in NHWC: save array[None].transpose(0, 2, 3, 1)."
+    )
 
 
 def test_the_advice_on_shapes_is_right(tmp_path):

@@ -26,7 +26,7 @@ from hbdebug.analysis.scores import (
     ties,
 )
 from hbdebug.errors import UsageError
-from hbdebug.metrics import badness
+from hbdebug.metrics import NOT_FINITE, badness
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.results import NodeResult, NotAnalysed, PointResult
@@ -348,8 +348,14 @@ def _order(
     values = scores.ranking_values()[rows]
     metric = request.metrics[0]
     effects = [scores.effect(row, None, (metric,)).values[metric] for row in rows]
-    # Sorting is stable, so that equals stay in graph order; only the vendor's is at random.
-    order = sorted(range(len(items)), key=lambda place: -badness(metric, effects[place]))
+
+    def key(place: int) -> tuple[bool, float]:
+        # What quantization turns into NaN or infinity has no number and is worst of all.
+        broken = NOT_FINITE in scores.flags[rows[place]]
+        return not broken, -badness(metric, effects[place])
+
+    # Sorting is stable, so that equals stay in graph order.
+    order = sorted(range(len(items)), key=key)
     means = resampled_means(values, request.seed)
     return order, intervals(means, len(items)), ties(means, order)
 

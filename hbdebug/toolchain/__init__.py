@@ -19,7 +19,7 @@ from hbdebug.errors import UsageError
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.toolchain.graph import Graph, Outcome, Target
-from hbdebug.toolchain.operators import int16_refusal
+from hbdebug.toolchain.operators import brought_back, int16_refusal
 from hbdebug.toolchain.placement import CpuRules
 from hbdebug.toolchain.spreading import Int16Rules
 
@@ -255,6 +255,9 @@ def _lift(
         if params is not None:
             changes[name] = params.to_int16() if name in outcome.int16 else params
     bypassed = frozenset(outcome.bypassed) - assignment.bypassed
+    notes = [*_march_notes(march), *(note for note in outcome.notes if note not in old.notes)]
+    if to == "int16":
+        notes.append(brought_back(model.node_by_name[node]))
     words = [_words(assignment, name, new) for name, new in changes.items()]
     words += [f"{reader} input {index} reads float" for reader, index in sorted(bypassed)]
     return Lift(
@@ -263,9 +266,7 @@ def _lift(
         changes=changes,
         bypassed=bypassed,
         described=tuple(words),
-        notes=tuple(
-            dict.fromkeys([*_march_notes(march), *(n for n in outcome.notes if n not in old.notes)])
-        ),
+        notes=tuple(note for note in notes if note),
     )
 
 

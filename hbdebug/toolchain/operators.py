@@ -160,6 +160,21 @@ def int16_refusal(node: Node, model: QuantModel, march: str) -> str:
     return reason
 
 
+def brought_back(node: Node) -> str:
+    """Say where the integer model brings an int16 input back to int8; empty when it does not.
+
+    Measured in quantized models: Conv with dilation, and depthwise Conv with a stride.
+    """
+    if node.op_type != "Conv":
+        return ""
+    dilated = any(step > 1 for step in node.attributes.get("dilations") or ())
+    strided = any(step > 1 for step in node.attributes.get("strides") or ())
+    if not dilated and not (strided and node.attributes.get("group", 1) > 1):
+        return ""
+    why = "dilation" if dilated else "groups and a stride"
+    return f"{node.name}: the integer model brings its input back to int8 (Conv with {why})"
+
+
 def _spatial_rank(node: Node, model: QuantModel) -> int:
     """Return the number of spatial dimensions of a convolution; 2 when nothing tells."""
     kernel = node.attributes.get("kernel_shape")

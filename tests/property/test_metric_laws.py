@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hbdebug.metrics import METRICS, Reference, badness, worst
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from hbdebug.metrics import METRICS, Reference, badness, worst
 from tests.property.strategies import finite_floats, long_pairs, pairs, tensors
 
 pytestmark = pytest.mark.property
