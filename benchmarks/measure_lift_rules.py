@@ -362,7 +362,7 @@ def measure_case(group, name, model, settings, samples, march) -> dict | None:
         except Exception as error:  # noqa: BLE001
             print(f"{group} {name} {setting}: {type(error).__name__}")
             continue
-        # Softmax and AveragePool come apart under some settings; among all nodes they do not matter.
+        # Softmax and AveragePool come apart under some settings: nothing to compare there.
         if before.keys() <= after.keys() or setting == {"*": "int16"}:
             common = [key for key in before if key in after]
             changed = {key: after[key] for key in common if after[key] != before[key]}

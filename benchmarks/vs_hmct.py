@@ -65,7 +65,7 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Run:
     """
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
-        process = subprocess.Popen(  # noqa: S603 - the user's own paths
+        process = subprocess.Popen(
             command, cwd=cwd, env=env, stdout=output, stderr=subprocess.STDOUT
         )
         # wait4 tells what this process used, with its children; a Popen method would not.

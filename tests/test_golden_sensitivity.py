@@ -37,8 +37,8 @@ class Tolerance:
         cosine: Absolute.
         relative: Of mse, mre and chebyshev; an absolute difference of 1e-9 is fine as well.
         step: Absolute, for mre and chebyshev.
-        decibels: For twice the vendor's sqnr, where that is at most 90 dB.
-        faint_decibels: The same above 90 dB.
+        decibels: For twice the vendor's sqnr, where that is at most 80 dB.
+        faint_decibels: The same above 80 dB.
     """
 
     cosine: float
@@ -53,14 +53,15 @@ TOLERANCES = {
     # (ONNX Runtime's fastest, about 1e-6 relative for a convolution). Most of that cancels in the
     # difference of two outputs, but each output is a float32 in [0.5, 1), known to its last
     # digit, 6e-8, at best: mre and chebyshev of points that do hardly anything (1e-6) cannot
-    # agree better than two such digits, however small 0.1 % of them is. In decibels 0.1 % is
-    # 0.009; above 90 dB, with errors of 3e-5 of the signal in the mean and of a few last digits
-    # in some samples, those digits decide (0.3 dB was measured).
+    # agree better than two such digits, however small 0.1 % of them is (30 runs, whose cuts
+    # differ: 4.5e-8 at most). A mean of decibels over samples follows its faintest sample, so it
+    # is wider than 0.1 %, 0.009 dB: 0.008 dB was measured up to 80 dB, and 0.46 dB above, where
+    # errors are a few last digits.
     "default": Tolerance(
-        cosine=2e-6, relative=1e-3, step=2**-23, decibels=0.01, faint_decibels=1.0
+        cosine=2e-6, relative=1e-3, step=2**-23, decibels=0.03, faint_decibels=1.0
     ),
     # The float outputs are bit-equal to the vendor's and the others but for a last digit of the
-    # smaller output here and there (2e-10; its ONNX Runtime is another version): 1.5e-5 of the
+    # smaller output here and there (2e-10; presumably another ONNX Runtime): 1.5e-5 of the
     # errors down to 1e-5, 0.04 dB at 156 dB. The vendor's metrics are float32, which loses up
     # to 2.3e-7 of a cosine over 265,000 elements.
     "exact": Tolerance(cosine=1e-6, relative=1e-4, step=1e-9, decibels=1e-3, faint_decibels=0.1),
@@ -193,10 +194,10 @@ def test_sqnr_is_twice_the_vendors(measure, kind, mode):
         if not (
             ours[name] == value
             or abs(ours[name] - value)
-            <= (tolerance.decibels if value <= 90 else tolerance.faint_decibels)
+            <= (tolerance.decibels if value <= 80 else tolerance.faint_decibels)
         )
     } == {}
-    assert any(math.isfinite(value) and value <= 90 for value in theirs.values())
+    assert any(math.isfinite(value) and value <= 80 for value in theirs.values())
 
 
 @pytest.mark.parametrize("mode", TOLERANCES)

@@ -162,13 +162,13 @@ def lift(
         to: What to set; None chooses int16 where march and operator allow it and it changes a
             point, else the CPU.
         after: The nodes that are set already, in ``assignment``: a point that two nodes read
-            goes only when both are on the CPU.
+            goes only when both are on the CPU. If ``node`` is among them, its setting is replaced.
 
     Raises:
         UsageError: No such node or march, or ``int16`` where it is refused.
     """
     check_march(march)
-    before = {name: setting for name, setting in (after or {}).items() if name != node}
+    before = dict(after or {})
     _check_nodes(model, [node])
     refusal = int16_refusal(model.node_by_name[node], model, march)
     if to == "int16" and refusal:

@@ -16,7 +16,7 @@ AWKWARD = (
     "a: b",
     "a #b",
     "#a",
-    '"double" and \'single\'',
+    "\"double\" and 'single'",
     "back\\slash",
     "卷积/1",
     "no",
