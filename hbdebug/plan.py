@@ -7,6 +7,7 @@ longer needed; a *cut* is a boundary from which a jump to the outputs exists.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,9 +19,7 @@ from hbdebug.model import Point
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from hbdebug.model import Assignment, QuantModel
+    from hbdebug.model import Assignment, Node, QuantModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,16 +253,54 @@ def cut_of(cuts: Sequence[int], last: int) -> int:
     return cuts[bisect_left(cuts, last)]
 
 
-def jump_profile(walk: Sequence[float], ratio: float, overhead: float) -> NDArray[np.float64]:
-    """Estimate the jump's time from every position out of the walk's times.
+# Seconds on one core of a desktop processor, measured on the two text-line models. They decide
+# where the graph is cut, so they must not come from a clock: two runs would cut differently, and
+# their last digits differ.
+_CALL = 12e-6  # any call of a session
+_PER_OPERATOR = 2e-6  # any operator inside one
+_PER_ELEMENT = 0.7e-9  # an element that an operator makes
+_PER_PRODUCT = 2e-11  # a product of a convolution or matrix product
+_PER_LONE_PRODUCT = 2.4e-10  # the same where each channel is convolved by itself
+
+
+def computing_seconds(
+    node: Node, passes: float, made: int, weight: tuple[int, ...], inner: int
+) -> float:
+    """Estimate what a node takes to compute.
 
     Args:
-        walk: Seconds per step in the walk.
-        ratio: Time of the optimized session over the time of the walk, for the same steps.
-        overhead: Seconds that any jump costs.
+        node: The node.
+        passes: Number of times that it goes over what it makes: its number of operators.
+        made: Number of elements that it makes.
+        weight: Shape of its constant weight; empty without one.
+        inner: Length of the inner dimension of a matrix product; 0 for other operators.
+    """
+    seconds = made * _PER_ELEMENT * passes
+    if len(weight) > 2:
+        alone = node.op_type == "Conv" and weight[1] == 1
+        seconds += made * math.prod(weight[1:]) * (_PER_LONE_PRODUCT if alone else _PER_PRODUCT)
+    return seconds + made * inner * _PER_PRODUCT
+
+
+def walk_seconds(node: Node, computing: float) -> float:
+    """Estimate what a node takes in the walk: a call, its operators, and the computing."""
+    return _CALL + _PER_OPERATOR * len(node.body) + computing
+
+
+def jump_seconds(computing: Sequence[float], ops: Sequence[int], ratio: float) -> tuple[float, ...]:
+    """Estimate the jump's time from every position.
+
+    Args:
+        computing: Seconds of computing of each step in the walk.
+        ops: Number of operators of each step.
+        ratio: Time of the jump's session over that of the walk, for the same computing.
 
     Returns:
         Seconds per position, 0 at the end of the graph.
     """
-    suffix = np.concatenate([np.cumsum(np.asarray(walk, np.float64)[::-1])[::-1], [0.0]])
-    return np.where(suffix > 0, suffix * ratio + overhead, 0.0)
+    found = [0.0]
+    total = _CALL
+    for seconds, count in zip(reversed(computing), reversed(ops), strict=True):
+        total += seconds * ratio + count * _PER_OPERATOR
+        found.append(total)
+    return tuple(reversed(found))

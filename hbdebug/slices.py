@@ -91,7 +91,7 @@ class Slicer:
     def __init__(self, model: QuantModel, *, provider: str = "cpu") -> None:
         self._model = model
         self._provider = _available_provider(provider)
-        self._protos: dict[int, list[onnx.NodeProto]] = {}
+        self._protos: dict[tuple[str, bool], list[onnx.NodeProto]] = {}
         self._wanted = {name for step in model.steps for name in step.inputs}
         self._wanted.update(spec.name for spec in model.outputs)
 
@@ -109,7 +109,7 @@ class Slicer:
         Raises:
             ModelError: ONNX Runtime refuses the node; the message holds its words.
         """
-        inner = set(_reads(node)) - fed.keys() - {""}
+        inner = set(_reads(node, quick=False)) - fed.keys() - {""}
         graph = onnx.GraphProto(name=node.name or "node")
         graph.node.extend(_node_proto(op) for op in node.body)
         for name in sorted(inner):
@@ -138,8 +138,9 @@ class Slicer:
             start: Position in ``model.steps``.
             fed: Tensors that cross there.
             specs: Tensor name -> (dtype name, shape) of every tensor of one float run.
-            optimized: Whether ONNX Runtime may use all of its optimizations. They change the
-                summation order of convolutions, so nothing behind them may be quantized.
+            optimized: Whether ONNX Runtime may use all of its optimizations, and nodes their
+                `Node.quick` form. Both change float32 rounding, so nothing behind may be
+                quantized.
             fixed_shapes: Whether every later call has the same shapes, which lets ONNX Runtime
                 optimize more.
 
@@ -148,7 +149,7 @@ class Slicer:
         """
         graph = onnx.GraphProto(name=f"from_{start}")
         steps = self._model.steps
-        used = {name for step in steps[start:] for name in _reads(step)}
+        used = {name for step in steps[start:] for name in _reads(step, quick=optimized)}
         # A weight's point lies in front of its node, perhaps in front of the position too.
         static = [
             step
@@ -160,7 +161,7 @@ class Slicer:
                 graph.node.append(_passthrough(step, self._shape(step.input, specs), graph))
                 used.add(step.input)
             else:
-                graph.node.extend(self._nodes_of(step))
+                graph.node.extend(self._nodes_of(step, quick=optimized))
         for name in sorted(used & self._model.constants.keys()):
             graph.initializer.append(_tensor(name, self._model.constants[name]))
         inputs = tuple(name for name in fed if name in used)
@@ -186,11 +187,11 @@ class Slicer:
             return self._shape(producer.input, specs)
         return specs[name][1]
 
-    def _nodes_of(self, node: Node) -> list[onnx.NodeProto]:
+    def _nodes_of(self, node: Node, *, quick: bool) -> list[onnx.NodeProto]:
         """Return a node's protobuf form, made once: every suffix in front of it needs it again."""
-        key = id(node)
+        key = (node.name, quick)
         if key not in self._protos:
-            self._protos[key] = [_node_proto(op) for op in node.body]
+            self._protos[key] = [_node_proto(op) for op in _ops_of(node, quick=quick)]
         return self._protos[key]
 
     def _session(self, graph: onnx.GraphProto, *, optimized: bool, where: str) -> Any:
@@ -252,12 +253,17 @@ def _node_proto(op: Op) -> onnx.NodeProto:
     return node
 
 
-def _reads(step: Step) -> tuple[str, ...]:
+def _ops_of(node: Node, *, quick: bool) -> tuple[Op, ...]:
+    return node.quick or node.body if quick else node.body
+
+
+def _reads(step: Step, *, quick: bool) -> tuple[str, ...]:
     """Return the tensors that a step's stock operators read."""
     if isinstance(step, Point):
         return step.inputs
     # The node's own inputs hold what a subgraph reads from outside, too.
-    return (*step.inputs, *(name for op in step.body for name in op.inputs))
+    inner = (name for op in _ops_of(step, quick=quick) for name in op.inputs)
+    return (*step.inputs, *inner)
 
 
 def _passthrough(point: Point, shape: tuple[int, ...], graph: onnx.GraphProto) -> onnx.NodeProto:

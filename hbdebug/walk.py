@@ -1,8 +1,9 @@
 """The walk: run the model one step at a time under an assignment.
 
 A point fake-quantizes in NumPy; a node runs in a one-node ONNX Runtime session without
-optimizations that span nodes, so that every tensor is bit-equal to that of the unoptimized whole
-model. Constants that a node reads, quantized weights included, are built into its session.
+optimizations that span nodes, or in a NumPy kernel that gives the same bits, so that every tensor
+is bit-equal to that of the unoptimized whole model. Constants that a node reads, quantized
+weights included, are built into its session.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.kernels.floating import KERNELS
 from hbdebug.model import Assignment, Node, Point
 from hbdebug.plan import last_uses
 from hbdebug.quant import fake_quantize, float_passthrough
@@ -51,8 +53,11 @@ class Profile:
 
     def bytes_of(self, name: str) -> int:
         """Return the size of a tensor."""
-        dtype, shape = self.specs[name]
-        return math.prod(shape) * np.dtype(dtype).itemsize
+        return self.elements_of(name) * np.dtype(self.specs[name][0]).itemsize
+
+    def elements_of(self, name: str) -> int:
+        """Return the number of elements of a tensor."""
+        return math.prod(self.specs[name][1])
 
 
 class Walker:
@@ -166,8 +171,11 @@ class Walker:
                 return {}
             x = values[step.input] if step.input in values else self.model.constants[step.input]
             return {step.output: apply_point(step, x, assignment.get(step.name))}
-        runner = self._runner(index, values, assignment)
         feeds = self._around(step, values, assignment) if assignment.bypassed else values
+        kernel = KERNELS.get((step.domain, step.op_type))
+        if kernel is not None and step.inputs[0] in feeds:
+            return {step.outputs[0]: kernel(feeds[step.inputs[0]])}
+        runner = self._runner(index, values, assignment)
         try:
             return dict(zip(runner.outputs, runner.run(feeds), strict=True))
         except Exception as error:

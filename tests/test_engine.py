@@ -6,7 +6,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from hbdebug.engine import Engine, same_bits
+from hbdebug.engine import Engine
+from hbdebug.jump import same_bits
 from hbdebug.loading import load
 from hbdebug.model import Assignment
 from hbdebug.slices import Slicer
@@ -146,6 +147,31 @@ def test_optimized_jumps_differ_by_summation_order_only(model, samples):
             # Outputs are of the order of 1 and sums have at most 72 terms: some 1e-6 of
             # reordering, as the design document measured for convolutions.
             np.testing.assert_allclose(value, expected[name], atol=5e-6, rtol=0)
+
+
+def test_what_is_faint_is_measured_through_an_exact_jump(model, samples):
+    engine = Engine(model, jobs=2)
+    assignments = each_alone(model)
+    engine.profile(samples[0])
+    schedule = engine.schedule(assignments, len(samples))
+
+    for item in engine.evaluate(samples, schedule, exact_judge, faint=lambda _: True):
+        expected = engine.forward(samples[item.sample], assignments[item.assignment])
+        baseline = engine.forward(samples[item.sample])
+        for name, (reference, value) in item.value.items():
+            assert same_bits(value, expected[name])
+            assert same_bits(reference, baseline[name])
+
+
+def test_the_same_run_is_planned_and_measured_alike(model, samples):
+    """Cuts come from shapes, never from a clock, so that two runs agree to the last bit."""
+    first, plan = run_all(Engine(model, jobs=1), samples, each_alone(model))
+    second, again = run_all(Engine(model, jobs=3), samples, each_alone(model))
+
+    assert plan.cuts == again.cuts
+    for key, outputs in first.items():
+        for name, (_, value) in outputs.items():
+            assert same_bits(value, second[key][name])
 
 
 def test_an_assignment_that_changes_nothing_has_exactly_no_error(model, samples):

@@ -22,6 +22,7 @@ RANKS = (
     {"kernels", "model", "report"},
     {"loading", "plan", "slices", "toolchain"},
     {"walk"},
+    {"jump"},
     {"engine"},
     {"calibrate"},
     {"analysis"},

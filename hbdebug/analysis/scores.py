@@ -29,6 +29,10 @@ OTHER_SHAPE = "other_shape"
 
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
+FAINT_DB = 80.0
+"""SQNR in dB above which an optimized jump's rounding, some 1e-7 of the signal, is more than a
+thousandth of the error that is measured."""
+
 Score: TypeAlias = "tuple[tuple[float, ...], ...]"
 """One evaluation: for each output, the metrics in order."""
 
@@ -92,6 +96,13 @@ class Scorer:
             return Scored(values=tuple(values), exact=exact, flags=tuple(dict.fromkeys(flags)))
 
         return measure
+
+    def faint(self, scored: Scored) -> bool:
+        """Whether the damage at every output is so small that float32 noise shows in it."""
+        if scored.exact or "sqnr_db" not in self.metrics:
+            return False
+        column = self.metrics.index("sqnr_db")
+        return min(output[column] for output in scored.values) > FAINT_DB
 
     def _metrics_of(self, array: NDArray[Any]) -> tuple[str, ...]:
         """Leave out what needs class scores where the output does not look like them."""

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from hbdebug.analysis.coverage import Coverage
     from hbdebug.analysis.journal import Journal
     from hbdebug.analysis.scores import Flags
-    from hbdebug.engine import Engine, Schedule
+    from hbdebug.engine import Engine
+    from hbdebug.jump import Schedule
     from hbdebug.model import Point, QuantModel
     from hbdebug.observer import Observer
     from hbdebug.results import Ceiling, Effect
@@ -251,7 +252,10 @@ def _evaluate(
         scores.add(index, sample, scored)
         observer.advance(schedule.variants[index].cost)
     try:
-        for item in engine.evaluate(_inputs(samples), schedule, Scorer.like(scores), done=found):
+        scorer = Scorer.like(scores)
+        for item in engine.evaluate(
+            _inputs(samples), schedule, scorer, faint=scorer.faint, done=found
+        ):
             scores.add(item.assignment, item.sample, item.value)
             observer.advance(item.cost)
             if book is not None:

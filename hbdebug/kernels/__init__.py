@@ -1,1 +1,1 @@
-"""."""
+"""Operators as plain functions of arrays."""

@@ -137,13 +137,14 @@ class _Reader:
         domain = domain_of(proto, self._opset)
         attributes: dict[str, Any] = {}
         body: tuple[Op, ...] = ()
+        quick: tuple[Op, ...] = ()
         try:
             attributes = protobuf.attributes(proto)
             self._check_subgraphs(proto)
             if domain in STOCK_DOMAINS:
                 body = (_stock(proto, domain, self._opset, attributes),)
             else:
-                body = self._lowered(name, proto, domain, attributes)
+                body, quick = self._lowered(name, proto, domain, attributes)
         except UnsupportedError as error:
             self._unknown_steps.append(_Unknown(node=name, reason=error.message))
         except ModelError as error:
@@ -158,12 +159,13 @@ class _Reader:
             outputs=tuple(proto.output),
             attributes=attributes,
             body=body,
+            quick=quick,
         )
 
     def _lowered(
         self, name: str, proto: onnx.NodeProto, domain: str, attributes: Mapping[str, Any]
-    ) -> tuple[Op, ...]:
-        """Write a custom operator with stock ones."""
+    ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+        """Write a custom operator with stock ones, exactly and, where there is a way, quickly."""
         lowering = LOWERINGS.get((domain, proto.op_type))
         if lowering is None:
             raise UnsupportedError(f"operator {proto.op_type} of domain {domain} is not known")
@@ -171,22 +173,27 @@ class _Reader:
         if unknown:
             names = ", ".join(unknown)
             raise UnsupportedError(f"attribute {names} of {proto.op_type} is not known")
-        body = Body(
-            name=name,
-            inputs=tuple(proto.input),
-            outputs=tuple(proto.output),
-            attributes=attributes,
-            opset=self._opset,
-            shape_of=self._tensors.shape,
-            taken=self._tensors.taken,
-            known=self._tensors.constants,
-        )
-        try:
-            lowering.write(body)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{proto.op_type}: {error.message}") from error
-        self._tensors.add_constants(body.constants)
-        return tuple(body.ops)
+        ops = []
+        for write in (lowering.write, lowering.write_quick):
+            body = Body(
+                name=name,
+                inputs=tuple(proto.input),
+                outputs=tuple(proto.output),
+                attributes=attributes,
+                opset=self._opset,
+                shape_of=self._tensors.shape,
+                taken=self._tensors.taken,
+                known=self._tensors.constants,
+            )
+            try:
+                if write is not None:
+                    write(body)
+            except UnsupportedError as error:
+                raise UnsupportedError(f"{proto.op_type}: {error.message}") from error
+            self._tensors.add_constants(body.constants)
+            ops.append(tuple(body.ops))
+        exact, quick = ops
+        return exact, quick
 
     def _check_subgraphs(self, proto: onnx.NodeProto) -> None:
         """Refuse what a subgraph cannot hold: it is handed to ONNX Runtime as it is."""

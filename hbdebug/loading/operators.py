@@ -33,10 +33,13 @@ class Lowering:
     Attributes:
         write: Adds the operators to a body.
         attributes: Attributes that the operator may have.
+        write_quick: Adds fewer or cheaper operators that compute the same but for float32
+            rounding; None where there are none.
     """
 
     write: Callable[[Body], None]
     attributes: frozenset[str]
+    write_quick: Callable[[Body], None] | None = None
 
 
 def hard_swish(body: Body) -> None:
@@ -48,6 +51,19 @@ def hard_swish(body: Body) -> None:
     gate = body.clip(body.op("Add", x, body.floats(3)), 0, 6)
     product = body.op("Mul", x, gate)
     body.op("Div", product, body.floats(6), to=body.outputs[0])
+
+
+def quick_hard_swish(body: Body) -> None:
+    """``x * clip(x / 6 + 0.5, 0, 1)``: two passes over memory instead of four."""
+    x = body.input(0)
+    gate = body.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    body.op("Mul", x, gate, to=body.outputs[0])
+
+
+def quick_swish(body: Body) -> None:
+    """``x * sigmoid(x)``, without the way through float64."""
+    x = body.input(0)
+    body.op("Mul", x, body.op("Sigmoid", x), to=body.outputs[0])
 
 
 def swish(body: Body) -> None:
@@ -213,8 +229,12 @@ def _along_axis(body: Body, x: str, values: str) -> str:
     return body.op("Reshape", values, body.concat(head, body.integers([-1]), *tail))
 
 
-def _lowering(write: Callable[[Body], None], *attributes: str) -> Lowering:
-    return Lowering(write=write, attributes=frozenset(attributes))
+def _lowering(
+    write: Callable[[Body], None],
+    *attributes: str,
+    quick: Callable[[Body], None] | None = None,
+) -> Lowering:
+    return Lowering(write=write, attributes=frozenset(attributes), write_quick=quick)
 
 
 _SAMPLING = ("align_corners", "mode", "padding_mode")
@@ -226,7 +246,7 @@ LOWERINGS: Mapping[tuple[str, str], Lowering] = {
     (HORIZON, "HzDequantize"): _lowering(dequantize, "axis"),
     (HORIZON, "HzFilter"): _lowering(spatial.keep_above, "idx_range", "threshold"),
     (HORIZON, "HzGelu"): _lowering(gelu, "approximate"),
-    (HORIZON, "HzHardSwish"): _lowering(hard_swish),
+    (HORIZON, "HzHardSwish"): _lowering(hard_swish, quick=quick_hard_swish),
     (HORIZON, "HzLayerNorm"): _lowering(layer_norm, "axis", "epsilon"),
     (HORIZON, "HzMish"): _lowering(mish),
     (HORIZON, "HzPad"): _lowering(spatial.pad, "data_format", "mode", "pads"),
@@ -248,6 +268,6 @@ LOWERINGS: Mapping[tuple[str, str], Lowering] = {
     (HORIZON, "HzSpaceToDepth"): _lowering(
         spatial.space_to_depth, "block_height", "block_width", "data_format"
     ),
-    (HORIZON, "HzSwish"): _lowering(swish),
+    (HORIZON, "HzSwish"): _lowering(swish, quick=quick_swish),
 }
 """(domain, operator) -> its lowering; the whole list of custom operators that are known."""

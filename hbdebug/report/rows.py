@@ -474,7 +474,9 @@ def outcome(suggestion: Suggestion) -> str:
     best = min(measured, key=lambda index: order_of_badness(metric, measured[index]))
     found = f"best {format_raw(metric, measured[best], unlike=suggestion.target)}"
     return f"{target} not reached: {found} " + (
-        f"with {_nodes(len(suggestion.nodes))}" if suggestion.nodes else "as calibrated, without a lift"
+        f"with {_nodes(len(suggestion.nodes))}"
+        if suggestion.nodes
+        else "as calibrated, without a lift"
     )
 
 
