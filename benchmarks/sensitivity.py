@@ -33,9 +33,10 @@ from hbdebug.engine import Engine, available_cores
 from hbdebug.loading import load
 from hbdebug.model import Assignment
 from hbdebug.samples import open_samples
+from hbdebug.slices import Runner
 
 
-def forwards(runner, inputs, jobs: int, count: int) -> list[float]:
+def forwards(runner: Runner, inputs: dict[str, np.ndarray], jobs: int, count: int) -> list[float]:
     """Return seconds per forward of ``count`` forwards in ``jobs`` threads, in three rounds."""
     found = []
     with ThreadPoolExecutor(jobs) as pool:

@@ -97,7 +97,7 @@ class CalibratedModel:
         threshold: float = 2.0,
         calibrate: bool = True,
     ) -> str:
-        """Add a convolution with its weight's point, and a point on its input unless told not to."""
+        """Add a convolution with its weight's point, and one on its input unless told not to."""
         cin, cout = channels
         weight = self.random.normal(0, (cin * kernel * kernel) ** -0.5, (cout, cin, kernel, kernel))
         x = self.point(x, threshold) if calibrate else x

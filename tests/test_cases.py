@@ -53,7 +53,7 @@ def test_case_8_every_sample_counts_and_the_report_says_how_many(residual, monke
 
 def test_case_9_a_sample_is_compared_with_its_own_float_run(residual):
     """Another tool's loader shuffled between the float and the quantized run."""
-    path, folder = residual
+    path, _ = residual
     model = load(path)
     samples = models.inputs_for(models.residual(), count=9)
     engine = Engine(model, jobs=3)
@@ -83,7 +83,7 @@ def test_case_11_a_large_error_that_the_output_does_not_see_ranks_last(tmp_path)
     assert [node.name for node in result.nodes] == ["loud", "muted"]
 
 
-def test_case_17_a_sensitivity_is_the_loss_minus_the_float_loss(residual):
+def test_case_17_a_sensitivity_is_the_loss_minus_the_float_loss():
     """What is in float has no sensitivity at all; there is nothing to subtract by hand."""
     b = models.CalibratedModel()
     x = b.input("x", (1, 2, 4, 4))

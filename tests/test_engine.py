@@ -158,6 +158,8 @@ def test_what_is_faint_is_measured_through_an_exact_jump(model, samples):
     for item in engine.evaluate(samples, schedule, exact_judge, faint=lambda _: True):
         expected = engine.forward(samples[item.sample], assignments[item.assignment])
         baseline = engine.forward(samples[item.sample])
+        if all(same_bits(expected[name], baseline[name]) for name in expected):
+            continue  # nothing reached the cut, so nothing had to be measured
         for name, (reference, value) in item.value.items():
             assert same_bits(value, expected[name])
             assert same_bits(reference, baseline[name])
@@ -171,7 +173,7 @@ def test_the_same_run_is_planned_and_measured_alike(model, samples):
     assert plan.cuts == again.cuts
     for key, outputs in first.items():
         for name, (_, value) in outputs.items():
-            assert same_bits(value, second[key][name])
+            assert same_bits(value, second[key][name][1])
 
 
 def test_an_assignment_that_changes_nothing_has_exactly_no_error(model, samples):

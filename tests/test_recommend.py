@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import onnx
 import pytest
 
 from hbdebug.analysis.scores import worst_of
@@ -16,6 +17,9 @@ from hbdebug.report.configs import read_node_config
 from hbdebug.report.suggestion import suggestion_config
 from hbdebug.toolchain import lifted
 from tests import models
+
+if TYPE_CHECKING:
+    import onnx
 
 COUNT = 9
 

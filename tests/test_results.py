@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 import pytest
-from hbdebug.errors import DataError
-from hbdebug.results import Ceiling, Effect, NodeResult, PointResult, SensitivityResult
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hbdebug.errors import DataError
+from hbdebug.results import Ceiling, Effect, NodeResult, PointResult, SensitivityResult
 from tests.report.example_result import (
     EXAMPLE,
     LISTING,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from hbdebug.report.listing import (
     ListedNodeRow,
     ListedPointRow,
@@ -13,7 +14,6 @@ from hbdebug.report.listing import (
     listing_header,
     render_listing,
 )
-
 from tests.report.example_result import LISTING
 from tests.report.snapshot import matches_snapshot, text_of, width_of
 

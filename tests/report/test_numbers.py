@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from hbdebug.metrics import METRICS
 from hbdebug.report.numbers import (
     format_interval,

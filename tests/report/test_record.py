@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from hbdebug.errors import DataError, UsageError
 from hbdebug.report import record
 from hbdebug.report.record import dumps_result, read_result, write_text_atomic
-
 from tests.report.example_result import EXAMPLE, LISTING, MODEL, changed
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+
 from hbdebug.report.rows import (
     CeilingRow,
     CurveRow,
@@ -28,7 +29,6 @@ from hbdebug.report.rows import (
     skipped_rows,
 )
 from hbdebug.results import CurveStep, DataInfo, Effect, Suggestion
-
 from tests.report.example_result import (
     EXAMPLE,
     activation_ranking,

@@ -11,6 +11,7 @@ import io
 import re
 
 import pytest
+
 from hbdebug.report.rows import (
     interruption,
     node_rows,
@@ -18,7 +19,6 @@ from hbdebug.report.rows import (
 )
 from hbdebug.report.terminal import make_console, render_sensitivity
 from hbdebug.results import DataInfo, Effect
-
 from tests.report.example_result import (
     EXAMPLE,
     FILES,
