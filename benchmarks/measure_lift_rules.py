@@ -25,10 +25,12 @@ import argparse
 import contextlib
 import json
 import lzma
+import multiprocessing
 import os
 import random
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 SIZE = 8
+
+FORK = multiprocessing.get_context("fork")
 
 # The converter refuses with errors of any kind, and with sys.exit.
 REFUSALS = (Exception, SystemExit)
@@ -207,7 +211,7 @@ def systematic_nets():
                 yield "shared", f"{maker} -> {first}, {second}", net.model(*ends), both
 
 
-def random_net(seed: int) -> tuple[onnx.ModelProto, random.Random]:
+def random_net(seed: int) -> onnx.ModelProto:
     """Return a net of 5 to 11 parts that read each other at random."""
     draw = random.Random(seed)
     net = Net(seed)
@@ -222,7 +226,7 @@ def random_net(seed: int) -> tuple[onnx.ModelProto, random.Random]:
         tensors.append(_random_part(net, kind, x, y, f"{kind}{index}"))
     read = {tensor for node in net.nodes for tensor in node.input}
     ends = [tensor for tensor in tensors if tensor not in read and tensor != "x"]
-    return net.model(*(net.conv(end, f"end_{end}") for end in ends)), draw
+    return net.model(*(net.conv(end, f"end_{end}") for end in ends))
 
 
 def _random_part(net: Net, kind: str, x: str, y: str, name: str) -> str:
@@ -373,23 +377,39 @@ def measure_case(group, name, model, settings, samples, march) -> dict | None:
     return {"group": group, "name": name, "march": march, "graph": plain, "measured": measured}
 
 
+def isolated(arguments) -> dict | None:
+    """Measure a case in a process of its own: some nets crash the converter's native code."""
+    receiver, sender = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=lambda: sender.send(measure_case(*arguments)))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        print(f"{arguments[0]} {arguments[1]}: the converter crashed")
+        return None
+    finally:
+        process.join()
+
+
 def measure(options: argparse.Namespace) -> None:
     """Run every case and write the file."""
+    import horizon_nn.api  # noqa: F401, PLC0415 - once, before the processes are forked
+
     generator = np.random.default_rng(1)
     shape = (1, SIZE, SIZE, SIZE)
     noise = [generator.standard_normal(shape).astype(np.float32) for _ in range(2)]
-    cases = [measure_case(*net, noise, "bayes-e") for net in systematic_nets()]
+    jobs = [(*net, noise, "bayes-e") for net in systematic_nets()]
     for march, count in (("bayes-e", options.nets), ("bernoulli2", options.nets // 4)):
-        for seed in range(options.seed, options.seed + count):
-            model, _ = random_net(seed)
-            cases.append(measure_case("random", str(seed), model, None, noise, march))
+        seeds = range(options.seed, options.seed + count)
+        jobs += [("random", str(seed), random_net(seed), None, noise, march) for seed in seeds]
     for name, path, folder, nodes in options.model:
         samples = [np.load(file) for file in sorted(Path(folder).glob("*.npy"))[:2]]
         settings = [{node: kind} for node in nodes.split(",") for kind in ("cpu", "int16")]
-        model = onnx.load(path)
-        cases.append(
-            measure_case("model", name, model, [*settings, {"*": "int16"}], samples, "bayes-e")
-        )
+        settings.append({"*": "int16"})
+        jobs.append(("model", name, onnx.load(path), settings, samples, "bayes-e"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cases = list(pool.map(isolated, jobs))
     print(f"{sum(case is not None for case in cases)} of {len(cases)} nets")
     with lzma.open(options.file, "wt", encoding="utf-8") as stream:
         json.dump([case for case in cases if case], stream, separators=(",", ":"))

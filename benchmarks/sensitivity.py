@@ -24,6 +24,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +34,9 @@ from hbdebug.engine import Engine, available_cores
 from hbdebug.loading import load
 from hbdebug.model import Assignment
 from hbdebug.samples import open_samples
-from hbdebug.slices import Runner
+
+if TYPE_CHECKING:
+    from hbdebug.slices import Runner
 
 
 def forwards(runner: Runner, inputs: dict[str, np.ndarray], jobs: int, count: int) -> list[float]:

@@ -44,6 +44,9 @@ NOT_FINITE = "not_finite"
 BASELINE_NOT_FINITE = "baseline_not_finite"
 """Flag: the reference holds NaN or infinity, so nothing can be compared with it."""
 
+OTHER_SHAPE = "other_shape"
+"""Flag: the test tensor has another shape than the reference, so nothing was measured."""
+
 EMPTY = "empty"
 """Flag: the tensors have no elements."""
 

@@ -107,7 +107,7 @@ def sensitivity(
     """
     watch, seconds = observer or Observer(), _Stopwatch()
     request = Request(
-        metrics=tuple(dict.fromkeys(resolve_metric(name).name for name in metrics)),
+        metrics=_resolved(metrics, watch),
         kind=kind,
         nodes=tuple(nodes),
         ops=tuple(ops),
@@ -185,6 +185,18 @@ def check_gate(result: SensitivityResult, bar: float) -> None:
     value = max(values, key=lambda item: badness(metric, item), default=math.nan)
     if math.isnan(value) or badness(metric, value) > badness(metric, bar):
         raise GateMissed(f"{metric} {value:.6g} as calibrated is worse than {bar:g} (--fail-below)")
+
+
+def _resolved(names: Sequence[str], observer: Observer) -> tuple[str, ...]:
+    """Return our names of the metrics, and say what the vendor means by a name of its own."""
+    found = []
+    for name in names:
+        metric = resolve_metric(name)
+        found.append(metric.name)
+        if name.replace("-", "_") != metric.name:
+            note = f"; the vendor's: {metric.vendor_note}" if metric.vendor_note else ""
+            observer.note(f"{name} is measured as {metric.name}{note}")
+    return tuple(dict.fromkeys(found))
 
 
 def _loaded(

@@ -125,6 +125,7 @@ def test_metrics_and_the_vendors_names_for_them(model, calib, out):
     )
 
     record = done.json
+    assert "chebyshev is measured as max_abs_error" in done.err
     assert record["metrics"][:2] == ["max_abs_error", "mse"]
     values = [node["alone"]["max_abs_error"] for node in record["nodes"]]
     assert values == sorted(values, reverse=True)

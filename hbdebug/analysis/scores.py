@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hbdebug.metrics import METRICS, Reference, badness, looks_like_scores, worst
+from hbdebug.metrics import METRICS, OTHER_SHAPE, Reference, badness, looks_like_scores, worst
 from hbdebug.results import Effect
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ RESAMPLES = 1000
 
 CONFIDENCE = 0.95
 """Share of the bootstrap means that an interval holds."""
-
-OTHER_SHAPE = "other_shape"
-"""Flag: the output has another shape than the float baseline's, so nothing was measured."""
 
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 

@@ -16,6 +16,7 @@ from hbdebug.metrics import (
     DEAD_OUTPUT,
     EMPTY,
     NOT_FINITE,
+    OTHER_SHAPE,
     ZERO_SIGNAL,
 )
 from hbdebug.report.numbers import (
@@ -67,6 +68,7 @@ _FLAGS = {
     NOT_FINITE: "the quantized output holds NaN or infinity",
     BASELINE_NOT_FINITE: "the float output holds NaN or infinity: nothing to compare with",
     EMPTY: "the output has no elements",
+    OTHER_SHAPE: "the quantized output has another shape than the float one",
 }
 
 
@@ -207,10 +209,15 @@ def interruption(result: SensitivityResult) -> str:
     if result.complete:
         return ""
     data = result.data
-    return (
-        f"interrupted: {data.complete} of {len(data.samples)} samples complete; every number here "
-        "is of these alone; run the same command with --resume to finish"
-    )
+    if data.complete == len(data.samples):
+        return "interrupted in the suggestion: the ranking is complete, the curve is not"
+    what = f"{data.complete} of {len(data.samples)} samples complete; the ranking is of these alone"
+    if not data.complete:
+        what = (
+            "no sample is complete; the ranking is of the first one alone, and of what was "
+            "measured on it until then"
+        )
+    return f"interrupted: {what}; run the same command with --resume to finish"
 
 
 def skipped_rows(result: SensitivityResult) -> list[SkippedRow]:
@@ -370,13 +377,12 @@ def _alone_text(result: SensitivityResult, word: str, lines: Sequence[Line]) -> 
     worst = f", worst of {outputs} outputs" if outputs > 1 else ""
     return (
         f"alone: only this {word} is quantized, everything else is float; "
-        f"measured at {place}{worst}, {mean_text(result)}"
+        f"measured at {place}{worst}, {mean_text(max(result.data.complete, 1))}"
     )
 
 
-def mean_text(result: SensitivityResult) -> str:
-    """Return over how many samples the numbers are means."""
-    count = result.data.complete
+def mean_text(count: int) -> str:
+    """Say over how many samples numbers are means."""
     return "one sample" if count == 1 else f"mean over {count} samples"
 
 

@@ -291,9 +291,8 @@ def _render_coverage(result: SensitivityResult, console: Console) -> None:
 def _render_ceilings(result: SensitivityResult, console: Console) -> None:
     rows = ceiling_rows(result)
     if rows:
-        print_title(
-            console, f"Ceilings: the whole model against its float baseline, {mean_text(result)}"
-        )
+        samples = mean_text(len(result.data.samples))
+        print_title(console, f"Ceilings: the whole model against its float baseline, {samples}")
         columns = [
             column("", (row.name for row in rows)),
             column("output", (row.output for row in rows), folds=True),

@@ -161,7 +161,22 @@ def test_an_interrupted_run_is_loud():
     assert interruption(EXAMPLE) == ""
     text = rendered(result)
     assert text.index("interrupted: 5 of 16 samples complete") < text.index("Coverage: ")
-    assert "mean over 5 samples" in text
+    assert "measured at the model output, mean over 5 samples" in text
+    # The whole model was measured before the ranking was interrupted.
+    assert "float baseline, mean over 16 samples" in text
+
+
+@pytest.mark.parametrize(
+    ("complete", "words"),
+    [
+        (0, "no sample is complete; the ranking is of the first one alone"),
+        (16, "the ranking is complete, the curve is not"),
+    ],
+)
+def test_an_interruption_says_what_can_be_trusted(complete, words):
+    data = DataInfo(path="calib/", samples=EXAMPLE.data.samples, found=20, complete=complete)
+
+    assert words in interruption(changed(complete=False, data=data))
 
 
 def test_without_the_split_there_are_no_such_columns():
