@@ -24,11 +24,10 @@ RANKS = (
     {"walk"},
     {"jump"},
     {"engine"},
-    {"calibrate"},
     {"analysis"},
     {"recommend"},
     {"pipeline"},
-    {"__init__", "cli", "hmct"},
+    {"__init__", "cli"},
     {"__main__"},
 )
 RANK = {unit: rank for rank, units in enumerate(RANKS) for unit in units}
