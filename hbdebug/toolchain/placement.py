@@ -85,9 +85,10 @@ class CpuRules:
         """Whether a CPU node reads the tensor in front of a point that stays for others."""
         if node.op_type in WILLING_TABLES and node.name not in self.asked:
             return True
-        if self.graph.maker(point.input) is None:
+        maker = self.graph.maker(point.input)
+        if maker is None:
             return node.op_type not in COUPLED
-        if node.op_type not in MOVABLE - COUPLED:
+        if node.op_type not in MOVABLE - COUPLED or maker.op_type in TABLES:
             return False
         return all(
             self._on_cpu(reader) or reader.op_type in {"Concat", "LeakyRelu", "PRelu"}
@@ -110,7 +111,8 @@ class CpuRules:
         A maker that only moves data goes to the CPU as well where that frees its input.
         """
         maker = self.graph.maker(tensor)
-        if reader.op_type in WILLING_TABLES or maker is None or self._on_cpu(maker):
+        went_along = reader.op_type in WILLING_TABLES and reader.name not in self.asked
+        if went_along or maker is None or self._on_cpu(maker):
             return "float"
         op = maker.op_type
         if op in CARRIERS - STAYING or op in {"GlobalMaxPool", "Resize"}:
@@ -174,19 +176,9 @@ class CpuRules:
         return "float"
 
     def _elementwise(self, tensor: str) -> str:
-        """Return what an elementwise operator delivers: int16 if a reader could take int16."""
-        point = next(
-            (
-                step
-                for step, _ in self.model.consumers_of.get(self.graph.raw(tensor), ())
-                if isinstance(step, Point)
-            ),
-            None,
-        )
-        if point is None:
-            return self.elementwise
-        readers = [reader.op_type for reader, _ in self.model.consuming_nodes(point)]
-        takes = any(op in INT16_CAPABLE | IN_FLOAT for op in readers)
+        """Return what an elementwise operator delivers: int16 if its first reader can take it."""
+        first = next(self._readers(self.graph.raw(tensor)), None)
+        takes = first is None or first.op_type in INT16_CAPABLE | IN_FLOAT
         return self.elementwise if takes else "int8"
 
     def _carry(self, maker: Node) -> str:
