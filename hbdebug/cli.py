@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,9 @@ from hbdebug import __version__
 from hbdebug.errors import HbdebugError, UsageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from hbdebug.observer import Observer
     from hbdebug.results import SensitivityResult
 
 app = typer.Typer(
@@ -115,9 +119,8 @@ def sensitivity(
 ) -> None:
     """Rank nodes by the damage each does alone, and suggest which to move."""
     from hbdebug import pipeline
-    from hbdebug.report.progress import ProgressObserver
 
-    with ProgressObserver() as observer:
+    with _observer() as observer:
         result = pipeline.sensitivity(
             model,
             data,
@@ -180,6 +183,17 @@ def report(
     from hbdebug.report.record import read_result
 
     _show(read_result(result), format, top, ())
+
+
+def _observer() -> AbstractContextManager[Observer]:
+    """Return what shows progress: a bar on a terminal, else only the lines that matter."""
+    if not sys.stderr.isatty():
+        from hbdebug.observer import LineObserver
+
+        return nullcontext(LineObserver())
+    from hbdebug.report.progress import ProgressObserver
+
+    return ProgressObserver()
 
 
 def _deliver(result: SensitivityResult, folder: Path, form: Format, top: int) -> None:

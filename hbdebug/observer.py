@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class Observer:
     """Receives what a long run has to say while it runs. Subclass and override."""
@@ -22,3 +24,15 @@ class Observer:
 
     def note(self, text: str) -> None:
         """Be told something the user should know now."""
+
+
+class LineObserver(Observer):
+    """Prints on stderr what the user should know, and no progress: for pipes and files."""
+
+    def estimate(self, text: str) -> None:
+        """Print what the run will cost."""
+        sys.stderr.write(f"{text}\n")
+
+    def note(self, text: str) -> None:
+        """Print something the user should know now."""
+        sys.stderr.write(f"{text}\n")

@@ -42,8 +42,9 @@ PASSING_DTYPE = "float32"
 _FLOAT16_MAX = np.float32(65504.0)
 _BFLOAT16_MASK = np.uint32(0xFFFF0000)
 
-# Four float32 passes over a block of this many elements stay inside the second-level cache.
-_BLOCK = 1 << 16
+# Elements that several passes go over before the next ones: few enough for the second-level cache,
+# and enough that two threads do not spend their time handing the interpreter lock to each other.
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Progress of a long run on stderr: a bar with the time left, or plain lines when redirected."""
+"""Progress of a long run on a terminal: a bar with the time left, on stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ProgressObserver(Observer):
-    """Shows on stderr what a run tells; use it as a context manager."""
+    """Shows on the terminal what a run tells; use it as a context manager."""
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
@@ -38,7 +38,6 @@ class ProgressObserver(Observer):
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
-            disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
 
