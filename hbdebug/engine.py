@@ -57,6 +57,8 @@ _EXACT_RATIO = 0.6
 _KERNEL_PASSES = 0.5  # a NumPy kernel works in the cache, so it hardly goes over memory
 _CREATE_PER_STEP = 30e-6  # seconds of making a session
 _CREATE_PER_BYTE = 3.5e-9  # seconds per byte of its weights
+# More samples would pay for still more jumps, little time for a session's memory each.
+_SAMPLES_PLANNED = 8
 _COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
 
 
@@ -163,7 +165,7 @@ class Engine:
             for assignment, own in zip(assignments, seeds, strict=True)
         ]
         costs = self._costs
-        cuts = choose_cuts(costs, spans, samples)
+        cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
         held = {cut: self._constant_bytes[cut] for cut in cuts}
         cuts = thin_cuts(cuts, held, self.memory // 2)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
