@@ -121,7 +121,7 @@ class Engine:
         """
 
         def reference(inputs: Mapping[str, NDArray[Any]]) -> Measure[T]:
-            return judge(self.forward(inputs))
+            return judge(self.walker.baseline(inputs))
 
         def evaluate(
             inputs: Mapping[str, NDArray[Any]], baseline: Future[Measure[T]], item: Assignment

@@ -125,7 +125,6 @@ def sensitivity(
     measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
     engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
     seconds.lap("load")
-    engine.profile(next(iter(stream))[1])
     limits = measure_ceilings(engine, stream, request, watch)
     seconds.lap("whole model")
     settings = _settings(engine, request, output_node)

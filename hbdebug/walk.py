@@ -77,7 +77,7 @@ class Walker:
         self._weight_points = tuple(self._points_inside(step) for step in model.steps)
         self._float_runners: list[Runner | None] = [None] * len(model.steps)
         self._runners: dict[tuple[int, tuple[int, ...]], tuple[Runner, tuple[Any, ...]]] = {}
-        self._lock = Lock()
+        self._locks = [Lock() for _ in model.steps]
         self._profile: Profile | None = None
 
     def forward(
@@ -121,32 +121,43 @@ class Walker:
         return self._profile
 
     def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
-        """Walk the float model once, taking times and sizes; later calls return the first result.
+        """Return what the first float walk showed; take that walk if there was none.
 
         Args:
             inputs: One array for each graph input.
         """
         if self._profile is None:
-            values: Arrays = dict(inputs)
-            specs = {name: (array.dtype.name, array.shape) for name, array in values.items()}
-            seconds, made_bytes = [], []
-            for index, step in enumerate(self.model.steps):
-                self._prepare(index, values)
-                started = time.perf_counter()
-                values.update(self.execute(index, values, FLOAT))
-                seconds.append(time.perf_counter() - started)
-                made = [values[name] for name in step.outputs if name in values]
-                passed = isinstance(step, Point) and made and made[0] is values.get(step.input)
-                made_bytes.append(0 if passed else sum(array.nbytes for array in made))
-                for name in step.outputs:
-                    if name in values:
-                        specs[name] = (values[name].dtype.name, values[name].shape)
-                for name in self._drops[index]:
-                    values.pop(name, None)
-            self._profile = Profile(
-                seconds=tuple(seconds), made_bytes=tuple(made_bytes), specs=specs
-            )
-        return self._profile
+            self.baseline(inputs)
+        return self.measured_profile
+
+    def baseline(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Walk the whole model in float; the first time, take times and sizes on the way.
+
+        Args:
+            inputs: One array for each graph input.
+
+        Returns:
+            The graph outputs by name.
+        """
+        if self._profile is not None:
+            return self.forward(inputs)
+        values: Arrays = dict(inputs)
+        specs = {name: (array.dtype.name, array.shape) for name, array in values.items()}
+        seconds, made_bytes = [], []
+        for index, step in enumerate(self.model.steps):
+            self._prepare(index, values)
+            started = time.perf_counter()
+            made = self.execute(index, values, FLOAT)
+            seconds.append(time.perf_counter() - started)
+            passed = values.get(step.inputs[0]) if isinstance(step, Point) else None
+            fresh = [array for array in made.values() if array is not passed]
+            made_bytes.append(sum(array.nbytes for array in fresh))
+            specs.update((name, (array.dtype.name, array.shape)) for name, array in made.items())
+            values.update(made)
+            for name in self._drops[index]:
+                values.pop(name, None)
+        self._profile = Profile(seconds=tuple(seconds), made_bytes=tuple(made_bytes), specs=specs)
+        return {name: values[name] for name in self._output_names}
 
     def execute(
         self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
@@ -199,7 +210,9 @@ class Walker:
         return values if feeds is None else feeds
 
     def _prepare(self, index: int, values: Mapping[str, NDArray[Any]]) -> None:
-        if isinstance(self.model.steps[index], Node):
+        """Make a node's session ahead of time, so that its making does not count as running."""
+        step = self.model.steps[index]
+        if isinstance(step, Node) and (step.domain, step.op_type) not in KERNELS:
             self._runner(index, values, FLOAT)
 
     def _runner(
@@ -210,7 +223,7 @@ class Walker:
         if not points or not assignment or not any(name in assignment for name in points):
             runner = self._float_runners[index]
             if runner is None:
-                with self._lock:
+                with self._locks[index]:
                     runner = self._float_runners[index] or self._make_runner(index, values, FLOAT)
                     self._float_runners[index] = runner
             return runner
@@ -219,7 +232,7 @@ class Walker:
         key = (index, tuple(id(item) for item in params))
         entry = self._runners.get(key)
         if entry is None:
-            with self._lock:
+            with self._locks[index]:
                 entry = self._runners.get(key)
                 if entry is None:
                     entry = (self._make_runner(index, values, assignment), params)
