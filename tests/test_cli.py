@@ -366,3 +366,91 @@ def test_a_filter_at_the_end_is_measured_at_what_it_picks_from(calib, out, tmp_p
     (left_out,) = record["not_analysed"]
     assert left_out["name"] == "filter"
     assert "selects candidates" in left_out["reason"]
+
+
+def lose_input(calib, _):
+    (calib / "x").rename(calib / "y")
+
+
+def empty(calib, _):
+    for file in (calib / "x").iterdir():
+        file.unlink()
+
+
+def other_shape(calib, _):
+    np.save(calib / "x" / "4.npy", np.zeros((1, 3, 12, 13), np.float32))
+
+
+def lossy_dtype(calib, _):
+    np.save(calib / "x" / "4.npy", np.full((1, 3, 12, 12), 0.1, np.float64))
+
+
+def cut_data(calib, _):
+    file = calib / "x" / "4.npy"
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def stray_file(calib, _):
+    (calib / "x" / "manifest.json").write_text("{}")
+
+
+def no_model(_, model):
+    model.unlink()
+
+
+def cut_model(_, model):
+    model.write_bytes(model.read_bytes()[:-100])
+
+
+def qdq_model(_, model):
+    b = models.CalibratedModel(opset=13)
+    x = b.input("x", (1, 3, 12, 12))
+    step = b.constant("step", np.float32(0.1))
+    b.output(b.node("DequantizeLinear", [b.node("QuantizeLinear", [x, step]), step]))
+    onnx.save(b.proto(), model)
+
+
+def unknown_attribute(_, model):
+    proto = onnx.load(model)
+    point = next(node for node in proto.graph.node if node.op_type == "HzCalibration")
+    point.attribute.append(onnx.helper.make_attribute("novelty", 1))
+    onnx.save(proto, model)
+
+
+def misfitting_scales(_, model):
+    proto = onnx.load(model)
+    point = next(node for node in proto.graph.node if node.name == "stem_w_HzCalibration")
+    for attribute in point.attribute:
+        if attribute.name in {"scales", "thresholds"}:
+            del attribute.floats[3:]
+    onnx.save(proto, model)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "words"),
+    [
+        (lose_input, 4, "x"),
+        (empty, 4, "calib"),
+        (other_shape, 4, "4.npy"),
+        (lossy_dtype, 4, "float64"),
+        (cut_data, 4, "4.npy"),
+        (stray_file, 4, "manifest.json"),
+        (no_model, 3, "no such file"),
+        (cut_model, 3, "cut short"),
+        (qdq_model, 3, "QuantizeLinear"),
+        (unknown_attribute, 5, "novelty"),
+        (misfitting_scales, 3, "stem_w_HzCalibration"),
+    ],
+)
+def test_what_can_not_be_analysed_is_named_with_its_exit_code(
+    model, calib, out, spoil, code, words
+):
+    spoil(calib, model)
+
+    done = hbdebug("sensitivity", model, calib, "-o", out)
+
+    assert done.code == code
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert done.err.count("\n") <= 4
+    assert not out.exists() or not list(out.iterdir())
