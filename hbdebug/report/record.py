@@ -37,14 +37,19 @@ def dumps_result(result: Recorded) -> str:
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 file so that a reader, or a crash, sees the old content or the new.
+    """Write a UTF-8 file; line ends are written as they are. See `write_bytes_atomic`."""
+    write_bytes_atomic(path, text.encode("utf-8"))
 
-    The text goes to a temporary file in the same directory, is flushed to the disk, and takes
+
+def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new.
+
+    The content goes to a temporary file in the same directory, is flushed to the disk, and takes
     the place of ``path`` in one step. A symbolic link is written through, not replaced.
 
     Args:
         path: File to write; directories above it are created.
-        text: Content; line ends are written as they are.
+        content: All of it.
 
     Raises:
         UsageError: The file cannot be written there.
@@ -52,7 +57,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, text.encode("utf-8"))
+        _replace(target, content)
     except OSError as error:
         raise UsageError(
             f"cannot write the file: {error.strerror or error}",

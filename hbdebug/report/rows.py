@@ -486,5 +486,29 @@ def outcome(suggestion: Suggestion) -> str:
     )
 
 
+def better_ceiling(result: SensitivityResult) -> str:
+    """Return a line that points at int16 everywhere, where that gives more than the suggestion.
+
+    Empty when the target was reached, or no ceiling is better than every step of the curve.
+    """
+    suggestion = result.suggestion
+    if suggestion is None or suggestion.reached:
+        return ""
+    metric = suggestion.metric
+    values = [worst_output(step.outputs, metric).values for step in suggestion.curve]
+    best = min(
+        (order_of_badness(metric, item.get(metric, math.nan)) for item in values), default=math.inf
+    )
+    for ceiling in result.ceilings:
+        value = worst_output(ceiling.outputs, metric).values.get(metric, math.nan)
+        if ceiling.name == "int16_where_allowed" and order_of_badness(metric, value) < best:
+            number = format_raw(metric, value, unlike=suggestion.target)
+            return (
+                f"int16 on every node that allows it gives more than this list: {metric} {number} "
+                "(see the ceilings)"
+            )
+    return ""
+
+
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hbdebug.report.configs import node_config
-from hbdebug.report.rows import outcome
+from hbdebug.report.rows import better_ceiling, outcome
 
 if TYPE_CHECKING:
     from hbdebug.results import SensitivityResult
@@ -29,4 +29,5 @@ def suggestion_config(result: SensitivityResult) -> str | None:
         f"data {result.data.path}, {len(result.data.samples)} samples; fidelity {result.fidelity}",
         outcome(suggestion),
     ]
+    header += filter(None, [better_ceiling(result)])
     return node_config(suggestion.nodes, result.model.march, header=header)

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from hbdebug.report.numbers import metric_label
 from hbdebug.report.rows import (
+    better_ceiling,
     ceiling_metrics,
     ceiling_rows,
     curve_metrics,
@@ -258,7 +259,7 @@ def render_sensitivity(
     _render_ceilings(result, console)
     _render_ranking(result, console, top=top)
     if result.suggestion is not None:
-        _render_suggestion(result.suggestion, console)
+        _render_suggestion(result, result.suggestion, console)
     elif result.kind == "node":
         print_title(console, "Suggestion: none was measured (--no-suggest, or see the verdict)")
     if yaml_text is not None:
@@ -425,7 +426,7 @@ def _effect_column(
     return stack(numbers, column("[low, high]".rjust(numbers.width), below))
 
 
-def _render_suggestion(suggestion: Suggestion, console: Console) -> None:
+def _render_suggestion(result: SensitivityResult, suggestion: Suggestion, console: Console) -> None:
     print_title(console, "Suggestion: nodes lifted in order of damage, measured after each")
     rows = curve_rows(suggestion)
     if rows:
@@ -442,6 +443,9 @@ def _render_suggestion(suggestion: Suggestion, console: Console) -> None:
         print_columns(console, [columns])
     console.print()
     _print(console, literal(outcome(suggestion), "green" if suggestion.reached else "bold yellow"))
+    more = better_ceiling(result)
+    if more:
+        print_paragraphs(console, [more])
     if suggestion.stopped:
         print_paragraphs(console, [f"stopped: {suggestion.stopped}"], "dim")
     print_paragraphs(console, curve_notes(suggestion), "dim")

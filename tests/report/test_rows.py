@@ -14,6 +14,7 @@ from hbdebug.report.rows import (
     NodeRow,
     PointRow,
     SkippedRow,
+    better_ceiling,
     ceiling_metrics,
     ceiling_rows,
     curve_metrics,
@@ -28,7 +29,7 @@ from hbdebug.report.rows import (
     ranking_title,
     skipped_rows,
 )
-from hbdebug.results import CurveStep, DataInfo, Effect, Suggestion
+from hbdebug.results import Ceiling, CurveStep, DataInfo, Effect, Suggestion
 from tests.report.example_result import (
     EXAMPLE,
     activation_ranking,
@@ -300,6 +301,26 @@ def test_the_outcome_counts_the_suggested_nodes_not_the_steps():
     found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2)
 
     assert outcome(found).endswith("best 0.97 with 2 nodes")
+
+
+@pytest.mark.parametrize(
+    ("reached", "everywhere", "said"),
+    [(False, 0.99, True), (False, 0.95, False), (True, 0.99, False)],
+)
+def test_int16_everywhere_is_pointed_at_where_it_gives_more_than_the_list(
+    reached, everywhere, said
+):
+    found = measured("cosine_similarity", 0.999, 0.9, 0.97, 0.96, reached=reached, lifted=1)
+    ceiling = Ceiling(
+        name="int16_where_allowed",
+        fidelity="calibrated",
+        outputs={"y": {"cosine_similarity": everywhere}},
+    )
+
+    line = better_ceiling(dataclasses.replace(EXAMPLE, suggestion=found, ceilings=(ceiling,)))
+
+    assert bool(line) == said
+    assert not said or "cosine_similarity 0.99 " in line
 
 
 def test_a_step_that_adds_to_an_earlier_one_says_so():
