@@ -16,6 +16,7 @@ from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     Request,
+    check_request,
     cut_off,
     measure_ceilings,
     rank,
@@ -123,6 +124,7 @@ def sensitivity(
         else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
     )
     measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
+    check_request(measured, request)
     engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
     seconds.lap("load")
     limits = measure_ceilings(engine, stream, request, watch)

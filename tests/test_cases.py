@@ -139,6 +139,7 @@ def test_case_42_a_wrong_plan_fails_before_the_long_loop(residual, monkeypatch):
         raise AssertionError("the long loop started")
 
     monkeypatch.setattr(Engine, "evaluate", never)
+    monkeypatch.setattr(Engine, "whole", never)
 
     with pytest.raises(UsageError, match="matched 'no_such_node'"):
         sensitivity(path, folder, nodes=["no_such_node"])

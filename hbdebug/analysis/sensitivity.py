@@ -103,7 +103,6 @@ class Ranking:
         coverage: The coverage line.
         complete_samples: Number of samples on which everything was measured.
         interrupted: Whether the run was stopped early.
-        cuts: Positions from which the graph was jumped from.
     """
 
     nodes: tuple[NodeResult, ...]
@@ -112,7 +111,6 @@ class Ranking:
     coverage: str
     complete_samples: int
     interrupted: bool
-    cuts: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +121,15 @@ class _Item:
     alone: int
     weights: int | None = None
     activations: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What will be ranked, and the different assignments that it takes."""
+
+    coverage: Coverage
+    items: list[_Item]
+    assignments: list[Assignment]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,40 +208,64 @@ def rank(
     """
     profile = engine.profile(next(_inputs(samples)))
     dtypes = {name: dtype for name, (dtype, _) in profile.specs.items()}
-    coverage = cover(engine.model, dtypes, whole=whole)
-    items, assignments = _plan_items(engine.model, coverage, request)
+    plan = _plan(engine.model, request, dtypes, whole)
     scorer = Scorer(outputs=_output_names(engine.model), metrics=request.measured)
-    scores = Scores.empty(len(assignments), len(samples), scorer)
-    schedule = engine.schedule(assignments, len(samples))
+    scores = Scores.empty(len(plan.assignments), len(samples), scorer)
+    schedule = engine.schedule(plan.assignments, len(samples))
     observer.estimate(_estimate(engine, schedule, len(samples)))
     observer.phase("ranking", sum(item.cost for item in schedule.variants) * len(samples))
     opened: AbstractContextManager[Journal | None] = (
-        nullcontext() if journal is None else journal(len(assignments))
+        nullcontext() if journal is None else journal(len(plan.assignments))
     )
     with opened as book:
         finished = _evaluate(engine, samples, schedule, scores, observer, book)
+    return _ranking(engine.model, request, plan, scores, interrupted=not finished)
+
+
+def check_request(model: QuantModel, request: Request) -> None:
+    """Raise what is wrong with a request before anything is run for it.
+
+    Raises:
+        UsageError: A selector matches nothing, or there is nothing to rank.
+    """
+    _plan(model, request, {}, None)
+
+
+def _plan(
+    model: QuantModel, request: Request, dtypes: Mapping[str, str], whole: QuantModel | None
+) -> _Plan:
+    coverage = cover(model, dtypes, whole=whole)
+    items, assignments = _plan_items(model, coverage, request)
+    return _Plan(coverage=coverage, items=items, assignments=assignments)
+
+
+def _ranking(
+    model: QuantModel, request: Request, plan: _Plan, scores: Scores, *, interrupted: bool
+) -> Ranking:
+    """Put what was measured in order."""
     scores, complete = _usable(scores)
-    measured = [item for item in items if scores.done[item.alone].any()]
-    order, intervals_, tied = _order(scores, measured, request)
-    ranked = [
-        _Line(item=measured[place], rank=rank, tied=tied[rank - 1], interval=intervals_[place])
+    measured = [item for item in plan.items if scores.done[item.alone].any()]
+    order, bounds, tied = _order(scores, measured, request)
+    lines = [
+        _Line(item=measured[place], rank=rank, tied=tied[rank - 1], interval=bounds[place])
         for rank, place in enumerate(order, start=1)
     ]
-    left_out = [*coverage.not_analysed, *_unmeasured(engine.model, items, measured)]
-    if request.kind != "node":
-        left_out = [*points_left_out(engine.model), *_unmeasured(engine.model, items, measured)]
+    nodes: list[NodeResult] = []
+    points: list[PointResult] = []
+    left_out = list(plan.coverage.not_analysed)
+    if request.kind == "node":
+        nodes = [_node_result(model, plan.coverage, request, scores, line) for line in lines]
+    else:
+        points = [_point_result(model, request, scores, line) for line in lines]
+        left_out = list(points_left_out(model))
+    left_out += _unmeasured(model, plan.items, measured)
     return Ranking(
-        nodes=tuple(_node_result(engine.model, coverage, request, scores, line) for line in ranked)
-        if request.kind == "node"
-        else (),
-        points=tuple(_point_result(engine.model, request, scores, line) for line in ranked)
-        if request.kind != "node"
-        else (),
+        nodes=tuple(nodes),
+        points=tuple(points),
         not_analysed=tuple(left_out),
         coverage=coverage_line(_NOUNS[request.kind], len(measured), left_out),
         complete_samples=complete,
-        interrupted=not finished,
-        cuts=schedule.cuts,
+        interrupted=interrupted,
     )
 
 
