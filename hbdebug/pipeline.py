@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
+from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     Request,
@@ -259,6 +260,7 @@ def _record(
         points=ranking.points,
         not_analysed=ranking.not_analysed,
         warnings=_warnings(model, samples),
+        diagnostics=diagnose(model),
     )
 
 

@@ -82,6 +82,15 @@ class SkippedRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnosticRow:
+    """One difference between chip and model, with the nodes that have it."""
+
+    nodes: str
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CeilingRow:
     """One whole-model measurement at one output; ``cells`` follow `ceiling_metrics`."""
 
@@ -228,6 +237,17 @@ def skipped_rows(result: SensitivityResult) -> list[SkippedRow]:
     return [
         SkippedRow(reason=reason, count=len(names), names=some_of(names, _NAMES_SHOWN))
         for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
+    ]
+
+
+def diagnostic_rows(result: SensitivityResult) -> list[DiagnosticRow]:
+    """Return the differences between chip and model, nodes with the same one together."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for item in result.diagnostics:
+        nodes.setdefault((item.evidence, item.remedy), []).append(f"{item.node} ({item.op_type})")
+    return [
+        DiagnosticRow(nodes=some_of(names, _NAMES_SHOWN), evidence=evidence, remedy=remedy)
+        for (evidence, remedy), names in nodes.items()
     ]
 
 

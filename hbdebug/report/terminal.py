@@ -24,6 +24,7 @@ from hbdebug.report.rows import (
     curve_metrics,
     curve_notes,
     curve_rows,
+    diagnostic_rows,
     header_rows,
     interruption,
     mean_text,
@@ -257,6 +258,7 @@ def render_sensitivity(
     _render_alerts(result, console)
     _render_coverage(result, console)
     _render_ceilings(result, console)
+    _render_diagnostics(result, console)
     _render_ranking(result, console, top=top)
     if result.suggestion is not None:
         _render_suggestion(result, result.suggestion, console)
@@ -307,6 +309,16 @@ def _render_ceilings(result: SensitivityResult, console: Console) -> None:
     if result.verdict:
         console.print()
         _print(console, literal(f"Verdict: {result.verdict}", "bold"))
+
+
+def _render_diagnostics(result: SensitivityResult, console: Console) -> None:
+    rows = diagnostic_rows(result)
+    if not rows:
+        return
+    print_title(console, "On the chip: it computes something else here than this model")
+    for row in rows:
+        print_paragraphs(console, [f"{row.nodes}: {row.evidence}"], "yellow")
+        print_paragraphs(console, [f"remedy: {row.remedy}"], "dim")
 
 
 def _render_ranking(result: SensitivityResult, console: Console, *, top: int) -> None:
