@@ -145,6 +145,14 @@ def test_case_42_a_wrong_plan_fails_before_the_long_loop(residual, monkeypatch):
         sensitivity(path, folder, nodes=["no_such_node"])
 
 
+@pytest.mark.parametrize("options", [{"kind": "layer"}, {"target": 99.9}])
+def test_a_value_that_makes_no_sense_is_refused_from_python_too(residual, options):
+    path, folder = residual
+
+    with pytest.raises(UsageError):
+        sensitivity(path, folder, **options)
+
+
 @pytest.mark.parametrize("count", [16])
 def test_cases_71_72_73_memory_does_not_grow_with_the_samples(count):
     """Samples of 0.4 MiB and intermediate tensors of 1.2 MiB each; the peak stays where it was."""

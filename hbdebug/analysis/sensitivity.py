@@ -226,8 +226,13 @@ def check_request(model: QuantModel, request: Request) -> None:
     """Raise what is wrong with a request before anything is run for it.
 
     Raises:
-        UsageError: A selector matches nothing, or there is nothing to rank.
+        UsageError: A selector matches nothing, there is nothing to rank, or a value is out of
+            its range.
     """
+    if request.kind not in _NOUNS:
+        raise UsageError(f"no such kind: {request.kind!r}", hint=f"There are: {', '.join(_NOUNS)}.")
+    if not 0 <= request.target <= 1:
+        raise UsageError(f"a cosine of {request.target:g} is no target", hint="Give 0 to 1.")
     _plan(model, request, {}, None)
 
 
