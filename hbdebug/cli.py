@@ -72,6 +72,10 @@ def sensitivity(
     ] = None,
     kind: Annotated[Kind, typer.Option(help="What to rank.")] = Kind.node,
     output_node: Annotated[str, typer.Option(help="Measure the damage at this inner node.")] = "",
+    quantized: Annotated[
+        Path | None,
+        typer.Option(help="Measure this *_quantized_model.onnx too, in integers like the chip."),
+    ] = None,
     node: Annotated[
         list[str] | None, typer.Option(help="Rank only these: a name or wildcard; repeatable.")
     ] = None,
@@ -127,6 +131,7 @@ def sensitivity(
             metrics=metric or ["cosine_similarity"],
             kind=kind.value,
             output_node=output_node,
+            quantized=quantized,
             nodes=node or (),
             ops=op or (),
             samples=samples,
@@ -171,6 +176,40 @@ def info(
         sys.stdout.write(dumps_result(listing))
     else:
         render_listing(listing, console=make_console(sys.stdout))
+
+
+@app.command()
+def run(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A *_quantized_model.onnx or *_calibrated_model.onnx file."
+        ),
+    ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="INPUT.npy", help="One file for each input, called like it."),
+    ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE", help="The file of an input; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the outputs.")
+    ] = Path("hbdebug-out"),
+    all_tensors: Annotated[
+        bool, typer.Option("--all-tensors", help="Write every tensor inside the model, too.")
+    ] = False,
+) -> None:
+    """Run a model on one sample: quantized in integers, calibrated fake-quantized."""
+    from hbdebug.inference import run_files
+    from hbdebug.report.outputs import render_run
+    from hbdebug.report.terminal import make_console
+
+    record = run_files(
+        model, files or (), named=named or (), folder=output, all_tensors=all_tensors
+    )
+    render_run(record, console=make_console(sys.stdout))
 
 
 @app.command()

@@ -216,6 +216,17 @@ class QuantModel:
                 yield step, index
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntegerModel(QuantModel):
+    """A graph that computes in integers, as the chip does.
+
+    It has no points: scales are attributes of its operators and constants. Nodes of the vendor's
+    domain have no body, because `hbdebug.kernels` computes them; the others have themselves as
+    their only body operator, and work on integer tensors or, between HzDequantize and HzQuantize,
+    on float32 ones.
+    """
+
+
 class Assignment(Mapping[str, "QuantParams"]):
     """Which points are quantized and how; a point that is absent is in float. Immutable.
 

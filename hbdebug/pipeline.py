@@ -20,11 +20,14 @@ from hbdebug.analysis.sensitivity import (
     check_request,
     cut_off,
     measure_ceilings,
+    measure_integer_ceiling,
     rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
 from hbdebug.errors import GateMissed, UsageError
+from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
+from hbdebug.loading.integer import load_integer
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import QuantModel
 from hbdebug.observer import Observer
@@ -54,6 +57,7 @@ def sensitivity(
     metrics: Sequence[str] = ("cosine_similarity",),
     kind: Kind = "node",
     output_node: str = "",
+    quantized: str | Path | None = None,
     nodes: Sequence[str] = (),
     ops: Sequence[str] = (),
     samples: int | None = None,
@@ -81,6 +85,8 @@ def sensitivity(
         metrics: Metric names; the first ranks.
         kind: What to rank.
         output_node: Measure at the outputs of this node instead of the graph outputs.
+        quantized: The ``*_quantized_model.onnx`` of the same conversion; it is run in integers
+            and measured beside the ceilings. None measures none.
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
@@ -126,9 +132,12 @@ def sensitivity(
     )
     measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
     check_request(measured, request)
+    integers = _integer_runner(quantized, output_node)
     engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
     seconds.lap("load")
     limits = measure_ceilings(engine, stream, request, watch)
+    if integers is not None:
+        limits = (*limits, measure_integer_ceiling(engine, integers, stream, watch))
     seconds.lap("whole model")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
@@ -161,6 +170,17 @@ def sensitivity(
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner | None:
+    if path is None:
+        return None
+    if output_node:
+        raise UsageError(
+            "an integer model is measured at its outputs",
+            hint="Give --quantized or --output-node, not both.",
+        )
+    return IntegerRunner(load_integer(path))
 
 
 def info(

@@ -97,7 +97,12 @@ class Slicer:
         self._wanted.update(spec.name for spec in model.outputs)
 
     def node(
-        self, node: Node, fed: Mapping[str, str], constants: Mapping[str, NDArray[Any]]
+        self,
+        node: Node,
+        fed: Mapping[str, str],
+        constants: Mapping[str, NDArray[Any]],
+        *,
+        unread: bool = False,
     ) -> Runner:
         """Make a session for one node.
 
@@ -106,6 +111,7 @@ class Slicer:
             fed: Tensor name -> dtype name of every input that is fed at run time.
             constants: Values of its other inputs that are not constants of the model under the
                 same name, such as quantized weights.
+            unread: Whether outputs that nothing reads are wanted, too.
 
         Raises:
             ModelError: ONNX Runtime refuses the node; the message holds its words.
@@ -119,7 +125,7 @@ class Slicer:
             elif name in self._model.constants:
                 graph.initializer.append(_tensor(name, self._model.constants[name]))
         graph.input.extend(_value_info(name, dtype, None) for name, dtype in fed.items())
-        outputs = tuple(name for name in node.outputs if name in self._wanted)
+        outputs = tuple(name for name in node.outputs if name and (unread or name in self._wanted))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         session = self._session(graph, optimized=False, where=f"node {node.name} ({node.op_type})")
         return Runner(session, tuple(fed), outputs)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hbdebug.analysis.scores import Scorer, Scores, worst_of
+from hbdebug.errors import UsageError
 from hbdebug.model import Assignment
 from hbdebug.results import Ceiling
 from hbdebug.toolchain import all_int16, int16_where_allowed
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hbdebug.engine import Engine
-    from hbdebug.model import QuantModel
+    from hbdebug.integer_run import IntegerRunner
+    from hbdebug.model import IntegerModel, QuantModel
 
 NAMES = (
     "as_calibrated",
@@ -80,6 +84,75 @@ def measure(
     return scores
 
 
+def measure_integers(
+    engine: Engine,
+    runner: IntegerRunner,
+    samples: Iterable[Mapping[str, NDArray[Any]]],
+    count: int,
+    scorer: Scorer,
+) -> Scores:
+    """Measure an integer model against the float baseline of the calibrated one.
+
+    Args:
+        engine: Runs the float baseline.
+        runner: Runs the integer model of the same network.
+        samples: Inputs of one sample each.
+        count: Number of samples.
+        scorer: Measures the outputs.
+
+    Raises:
+        UsageError: The models have other inputs or outputs.
+    """
+    scores = Scores.empty(1, count, scorer)
+    missing = set(scorer.outputs) - {spec.name for spec in runner.model.outputs}
+    if missing:
+        raise UsageError(
+            f"it has no output {', '.join(sorted(missing))}",
+            where=runner.model.path,
+            hint="Give the *_quantized_model.onnx of the same conversion.",
+        )
+    for number, inputs in enumerate(samples):
+        measure = scorer(engine.walker.baseline(inputs))
+        scores.add(0, number, measure(runner.forward(_integer_inputs(runner.model, inputs))))
+    return scores
+
+
+def _integer_inputs(
+    model: IntegerModel, inputs: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return a sample in the type and layout that the integer model takes.
+
+    An image input of the calibrated model holds values minus 128 as floats, that of the integer
+    model the same as int8; on bernoulli2 it is NHWC.
+    """
+    found = {}
+    for spec in model.inputs:
+        if spec.name not in inputs:
+            raise UsageError(
+                f"it has another input, {spec.name}",
+                where=model.path,
+                hint="Give the *_quantized_model.onnx of the same conversion.",
+            )
+        array = inputs[spec.name]
+        if array.ndim == 4 and _fits(array.transpose(0, 2, 3, 1).shape, spec.shape):
+            array = array if _fits(array.shape, spec.shape) else array.transpose(0, 2, 3, 1)
+        converted = array.astype(spec.dtype)
+        if not np.array_equal(converted, array):
+            raise UsageError(
+                f"its input {spec.name} is {spec.dtype}, which cannot hold the samples' values",
+                where=model.path,
+                hint="Give the *_quantized_model.onnx of the same conversion.",
+            )
+        found[spec.name] = np.ascontiguousarray(converted)
+    return found
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        size in {None, actual} for size, actual in zip(wanted, shape, strict=True)
+    )
+
+
 def to_ceilings(names: Sequence[str], scores: Scores, fidelity: str) -> tuple[Ceiling, ...]:
     """Turn scores into records, one for each name in order."""
     return tuple(
@@ -98,7 +171,12 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
         target: Cosine that counts as good enough.
         march: For the words about int16.
     """
-    cosine = {item.name: worst_of(item.outputs, "cosine_similarity") for item in ceilings}
+    cosine = {
+        item.name: worst_of(item.outputs, "cosine_similarity")
+        for item in ceilings
+        if item.fidelity == "calibrated"
+    }
+    chip = _chip(ceilings)
     loss = {name: 1 - value for name, value in cosine.items()}
     if loss["as_calibrated"] != loss["as_calibrated"]:
         return (
@@ -107,8 +185,20 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
         )
     now = f"cosine {cosine['as_calibrated']:.4f} as calibrated"
     if cosine["as_calibrated"] >= target:
-        return f"The quantized model is close to the float model ({now}): little is left to gain."
-    return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}."
+        return (
+            f"The calibrated model is close to the float model ({now}): little is left to gain."
+            f"{chip}"
+        )
+    return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}.{chip}"
+
+
+def _chip(ceilings: Sequence[Ceiling]) -> str:
+    """Say what the integer model gives, where one was measured."""
+    for item in ceilings:
+        if item.fidelity == "integer":
+            value = worst_of(item.outputs, "cosine_similarity")
+            return f" In integers, as the chip computes, the model is at cosine {value:.4f}."
+    return ""
 
 
 def _cause(loss: Mapping[str, float]) -> str:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hbdebug.analysis.journal import Journal
     from hbdebug.analysis.scores import Flags
     from hbdebug.engine import Engine
+    from hbdebug.integer_run import IntegerRunner
     from hbdebug.jump import Schedule
     from hbdebug.model import Point, QuantModel
     from hbdebug.observer import Observer
@@ -177,6 +178,17 @@ def measure_ceilings(
         lambda: observer.advance(1),
     )
     return ceilings.to_ceilings(list(wanted), scores, "calibrated")
+
+
+def measure_integer_ceiling(
+    engine: Engine, runner: IntegerRunner, samples: Samples, observer: Observer
+) -> Ceiling:
+    """Measure the integer model of the same conversion against the float baseline."""
+    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
+    observer.phase("integer model", len(samples))
+    scores = ceilings.measure_integers(engine, runner, _inputs(samples), len(samples), scorer)
+    (ceiling,) = ceilings.to_ceilings(["as_calibrated"], scores, "integer")
+    return ceiling
 
 
 def rank(

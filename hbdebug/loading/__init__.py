@@ -20,25 +20,11 @@ if TYPE_CHECKING:
     from hbdebug.loading.protobuf import ModelFile
     from hbdebug.model import QuantModel
 
-__all__ = ["load"]
+__all__ = ["load", "load_to_run"]
 
 _CALIBRATED = "_calibrated_model.onnx"
 _FLOAT_STAGES = ("_optimized_float_model.onnx", "_original_float_model.onnx")
 _QUANTIZED = "_quantized_model.onnx"
-
-# The integer operators of *_quantized_model.onnx.
-_INTEGER_PREFIXES = (
-    "HzBpu",
-    "HzDequantizeFilter",
-    "HzFpLut",
-    "HzLut",
-    "HzPreQuant",
-    "HzQuantized",
-    "HzRequantize",
-    "HzSElementwise",
-    "HzSPRelu",
-    "HzSQuantized",
-)
 
 
 def load(
@@ -60,7 +46,35 @@ def load(
         UnsupportedError: The model holds operators, attributes or types that are not known.
         ModelError: It is not a calibrated model, or contradicts itself.
     """
+    return _load_calibrated(read_model(model), skip_unsupported=skip_unsupported)
+
+
+def load_to_run(
+    model: str | os.PathLike[str] | onnx.ModelProto, *, skip_unsupported: bool = False
+) -> QuantModel:
+    """Load a model of either stage that can be run as it is.
+
+    Args:
+        model: A calibrated or a quantized model; it is read once and never changed.
+        skip_unsupported: As for `load`; a quantized model has to be known as a whole.
+
+    Returns:
+        What `load` returns for a calibrated model, an `IntegerModel` for a quantized one.
+
+    Raises:
+        UnsupportedError: The model holds operators, attributes or types that are not known.
+        ModelError: It is neither, or contradicts itself.
+    """
+    # The kernels take time to import, and who analyses calibrated models needs none of them.
+    from hbdebug.loading import integer  # noqa: PLC0415 - see above
+
     file = read_model(model)
+    if integer.is_integer(file):
+        return integer.build(file)
+    return _load_calibrated(file, skip_unsupported=skip_unsupported)
+
+
+def _load_calibrated(file: ModelFile, *, skip_unsupported: bool) -> QuantModel:
     # In order of appearance, which is how messages name them.
     op_types = list(dict.fromkeys(node.op_type for node in file.proto.graph.node))
     if CALIBRATION not in op_types:
@@ -79,7 +93,7 @@ def load(
 
 def _not_calibrated(file: ModelFile, op_types: Sequence[str]) -> ModelError:
     """Say which kind of model it is instead, and which file to give."""
-    integer = [name for name in op_types if name.startswith(_INTEGER_PREFIXES)]
+    integer = [name for name in op_types if name.startswith(hmct.INTEGER_PREFIXES)]
     if integer:
         message = f"is a quantized model: it holds integer operators ({some(integer)})"
         hint = f"Analyse the model one stage earlier: {_calibrated_sibling(file.path)}."

@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 KIND = "HMCT calibrated"
 """What reports call these files."""
 
+INTEGER_PREFIXES = (
+    "HzBpu",
+    "HzDequantizeFilter",
+    "HzFpLut",
+    "HzLut",
+    "HzPreQuant",
+    "HzQuantize",
+    "HzRequantize",
+    "HzSElementwise",
+    "HzSPRelu",
+    "HzSQuantized",
+)
+"""What the names of operators begin with that only models behind the calibrated one hold."""
+
 STOCK_DOMAINS = ("", "com.microsoft")
 """Domains whose operators ONNX Runtime brings along."""
 
@@ -56,7 +70,7 @@ def build(file: ModelFile, *, skip_unsupported: bool) -> QuantModel:
         ModelError: It contradicts itself.
     """
     try:
-        return _Reader(file).read(skip_unsupported=skip_unsupported)
+        return Reader(file).read(skip_unsupported=skip_unsupported)
     except ModelError as error:
         error.where = f"{file.path}: {error.where}" if error.where else file.path
         raise
@@ -75,8 +89,21 @@ class _Unknown:
     reason: str
 
 
-class _Reader:
-    """Reads one model."""
+class Reader:
+    """Reads one model.
+
+    Args:
+        file: The model.
+
+    Attributes:
+        kind: What reports call these files.
+        record: What is made of one.
+        hint: What can be done about operators that are not known.
+    """
+
+    kind = KIND
+    record: type[QuantModel] = QuantModel
+    hint = _SKIP_HINT
 
     def __init__(self, file: ModelFile) -> None:
         self._file = file
@@ -86,6 +113,12 @@ class _Reader:
         self._unknown_points: list[_Unknown] = []
 
     def read(self, *, skip_unsupported: bool) -> QuantModel:
+        """Return the model.
+
+        Raises:
+            UnsupportedError: It holds what is not known, and that may not be skipped.
+            ModelError: It contradicts itself.
+        """
         graph = self._file.proto.graph
         protos = self._without_constant_nodes()
         steps: list[Step] = []
@@ -94,15 +127,15 @@ class _Reader:
             steps.append(read(name, proto))
         unknown = self._unknown_steps + self._unknown_points
         if unknown and not skip_unsupported:
-            raise _unsupported(unknown)
+            raise _unsupported(unknown, self.hint)
         constants = self._tensors.constants
         inputs = tuple(
             protobuf.tensor_spec(info) for info in graph.input if info.name not in constants
         )
-        model = QuantModel(
+        model = self.record(
             path=self._file.path,
             sha256=self._file.sha256,
-            kind=KIND,
+            kind=self.kind,
             producer=protobuf.producer(self._file.proto),
             opset=self._opset,
             inputs=inputs,
@@ -144,7 +177,7 @@ class _Reader:
             if domain in STOCK_DOMAINS:
                 body = (_stock(proto, domain, self._opset, attributes),)
             else:
-                body, quick = self._lowered(name, proto, domain, attributes)
+                body, quick = self.lowered(name, proto, domain, attributes)
         except UnsupportedError as error:
             self._unknown_steps.append(_Unknown(node=name, reason=error.message))
         except ModelError as error:
@@ -162,10 +195,14 @@ class _Reader:
             quick=quick,
         )
 
-    def _lowered(
+    def lowered(
         self, name: str, proto: onnx.NodeProto, domain: str, attributes: Mapping[str, Any]
     ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-        """Write a custom operator with stock ones, exactly and, where there is a way, quickly."""
+        """Write a custom operator with stock ones, exactly and, where there is a way, quickly.
+
+        Raises:
+            UnsupportedError: The operator, or something about it, is not known.
+        """
         lowering = LOWERINGS.get((domain, proto.op_type))
         if lowering is None:
             raise UnsupportedError(f"operator {proto.op_type} of domain {domain} is not known")
@@ -312,7 +349,7 @@ def _unique_names(protos: Sequence[onnx.NodeProto]) -> list[str]:
     return names
 
 
-def _unsupported(unknown: Sequence[_Unknown]) -> UnsupportedError:
+def _unsupported(unknown: Sequence[_Unknown], hint: str) -> UnsupportedError:
     """Return one error that names everything, grouped by reason."""
     groups: dict[str, list[str]] = {}
     for item in unknown:
@@ -320,7 +357,7 @@ def _unsupported(unknown: Sequence[_Unknown]) -> UnsupportedError:
     texts = [
         f"{reason} (node{'s' * (len(nodes) > 1)} {some(nodes)})" for reason, nodes in groups.items()
     ]
-    return UnsupportedError("; ".join(texts), hint=_SKIP_HINT)
+    return UnsupportedError("; ".join(texts), hint=hint)
 
 
 def _check_outputs(model: QuantModel) -> None:
