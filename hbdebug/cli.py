@@ -213,6 +213,23 @@ def run(
 
 
 @app.command()
+def repair(
+    model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")],
+) -> None:
+    """Rewrite HardSigmoid nodes of a float model so that the chip computes the same function."""
+    from hbdebug import pipeline
+
+    repaired = pipeline.repair(model, output)
+    for item in repaired.repairs:
+        way = f"scaled {', '.join(item.scaled)}" if item.scaled else "a Mul in front"
+        typer.echo(f"{item.node}: input x {item.factor:g} ({way}), alpha 1/6")
+    for name in repaired.left:
+        typer.echo(f"{name}: left as it is; its beta is not 0.5, which no factor repairs")
+    typer.echo(f"{len(repaired.repairs)} HardSigmoid nodes rewritten; {output}")
+
+
+@app.command()
 def report(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="A sensitivity.json file.")],
     top: TopOption = 20,

@@ -28,10 +28,12 @@ from hbdebug.errors import GateMissed, UsageError
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
 from hbdebug.loading.integer import load_integer
+from hbdebug.loading.repair import repair_hard_sigmoids
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
+from hbdebug.report.record import write_bytes_atomic
 from hbdebug.results import DataInfo, ModelInfo, SensitivityResult
 from hbdebug.samples import Samples, TensorSpec, open_samples
 from hbdebug.toolchain import check_march
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     import onnx
 
     from hbdebug.analysis.sensitivity import Kind, Ranking
+    from hbdebug.loading.repair import Repaired
     from hbdebug.results import Ceiling, ModelListing
 
 JOURNAL = "partial.jsonl"
@@ -193,6 +196,28 @@ def info(
     """
     loaded = _loaded(model, skip_unsupported=skip_unsupported)
     return list_model(loaded, model_info(loaded))
+
+
+def repair(model: str | Path | onnx.ModelProto, output: str | Path) -> Repaired:
+    """Write a float model in which every HardSigmoid is one that the chip computes.
+
+    Args:
+        model: The float model, before it is converted. It is not changed.
+        output: File to write.
+
+    Returns:
+        What was rewritten.
+
+    Raises:
+        HbdebugError: See `hbdebug.errors`.
+    """
+    if isinstance(model, (str, Path)) and Path(model).resolve() == Path(output).resolve():
+        raise UsageError(
+            "the model would be overwritten", where=str(output), hint="Choose another -o."
+        )
+    repaired = repair_hard_sigmoids(model)
+    write_bytes_atomic(output, repaired.content)
+    return repaired
 
 
 def check_gate(result: SensitivityResult, bar: float) -> None:

@@ -454,3 +454,27 @@ def test_what_can_not_be_analysed_is_named_with_its_exit_code(
     assert "Traceback" not in done.err
     assert done.err.count("\n") <= 4
     assert not out.exists() or not list(out.iterdir())
+
+
+def test_a_float_model_is_repaired_into_another_file(tmp_path):
+    b = models.CalibratedModel()
+    x = b.input("x", (1, 3, 4, 4))
+    b.output(b.node("HardSigmoid", [b.node("HardSigmoid", [x], "one", alpha=0.2)], "two", beta=0.1))
+    path = tmp_path / "float.onnx"
+    onnx.save(b.proto(), path)
+    before = path.read_bytes()
+
+    done = hbdebug("repair", path, "-o", tmp_path / "new" / "fixed.onnx")
+
+    assert done.code == 0
+    assert "one: input x 1.2 (a Mul in front), alpha 1/6" in done.out
+    assert "two: left as it is" in done.out
+    assert path.read_bytes() == before
+    assert len(onnx.load(tmp_path / "new" / "fixed.onnx").graph.node) == 3
+
+
+def test_a_repair_does_not_overwrite_the_model(model):
+    done = hbdebug("repair", model, "-o", model)
+
+    assert done.code == 2
+    assert "overwritten" in done.err

@@ -48,7 +48,8 @@ def _hard_sigmoid(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
     if beta == 0.5:
         remedy = (
             f"multiply weight and bias of the Conv in front by {6 * alpha:g} (6 x alpha) and "
-            f"{remedy}: the same function in float, and what the chip computes"
+            f"{remedy}: the same function in float, and what the chip computes; "
+            "`hbdebug repair FLOAT.onnx -o FIXED.onnx` does it"
         )
     yield Diagnostic(
         name="hardsigmoid_alpha_ignored",
