@@ -17,7 +17,7 @@ from hbdebug.analysis.sensitivity import CEILING_METRICS
 from hbdebug.metrics import badness
 from hbdebug.model import Assignment
 from hbdebug.results import CurveStep, Suggestion
-from hbdebug.toolchain import lift
+from hbdebug.toolchain import lift, lifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +59,11 @@ class _Curve:
         del self.steps[index + 1 :], self.states[index + 1 :]
 
     def best(self, target: float) -> int:
-        """Return the first step that reaches the target, or the best when none does."""
-        for index in range(len(self.steps)):
+        """Return the last step that reaches the target, or the best when none does.
+
+        Behind the first that does, there are only steps that put nodes back.
+        """
+        for index in reversed(range(len(self.steps))):
             if self.value(index) >= target:
                 return index
         return min(range(len(self.steps)), key=lambda index: badness(METRIC, self.value(index)))
@@ -79,7 +82,8 @@ def suggest(
 
     First every node goes to int16 where march and operator allow it, else to the CPU. If that is
     not enough, the search goes on from the best point of the curve with the nodes whose weights
-    do damage: weights stay int8 however wide the activations are, so those go to the CPU.
+    do damage: weights stay int8 however wide the activations are, so those go to the CPU. Where
+    the target is reached, nodes that it does not need are put back, one by one, each measured.
 
     Args:
         engine: The engine.
@@ -106,6 +110,8 @@ def suggest(
             if by_weights:
                 search.restart(best)
                 stopped = search.extend([(name, "cpu") for name in by_weights])
+        if curve.value(curve.best(target)) >= target:
+            search.put_back()
     except KeyboardInterrupt:
         stopped = "interrupted"
     if not curve.steps:
@@ -207,6 +213,28 @@ class _Search:
             if len(curve.steps) > MOST_LIFTS:
                 return f"{MOST_LIFTS} nodes were lifted"
         return "the target is reached"
+
+    def put_back(self) -> None:
+        """Take nodes out of the list while the target holds without them.
+
+        Afterwards it holds without none of those that are left. The least damaging are tried
+        first.
+        """
+        model, curve = self._engine.model, self._curve
+        calibrated = Assignment.as_calibrated(model)
+        settings = curve.states[-1][1]
+        refused: set[str] = set()
+        while names := [name for name in reversed(settings) if name not in refused]:
+            name = names[0]
+            left = {other: to for other, to in settings.items() if other != name}
+            step = CurveStep(lifted=name, to="keep", outputs={}, on=len(curve.steps) - 1)
+            self._measure([(step, lifted(model, calibrated, left, self._march), left)])
+            if curve.value(len(curve.steps) - 1) >= self._target:
+                settings = left
+                refused.clear()
+            else:
+                refused.add(name)
+                curve.drop_behind(len(curve.steps) - 2)
 
     def _lifts(
         self, wanted: Sequence[tuple[str, Target | None]]

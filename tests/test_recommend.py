@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from hbdebug.model import Assignment
 from hbdebug.pipeline import sensitivity
 from hbdebug.report.configs import read_node_config
 from hbdebug.report.suggestion import suggestion_config
+from hbdebug.samples import open_samples
 from hbdebug.toolchain import lifted
 from tests import models
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import onnx
 
 COUNT = 9
+
+CLASSIFIER = Path(__file__).parents[1] / "fixtures/textline_cls"
 
 
 def coarse_middle(threshold: float) -> onnx.ModelProto:
@@ -111,6 +115,34 @@ def test_a_target_out_of_reach_is_said_to_be_with_the_best_that_was_found(tmp_pa
         collected.setdefault(step.lifted, step.to)
         index = step.on
     assert collected == suggestion.nodes
+
+
+def test_no_node_of_the_list_can_be_spared():
+    """Nodes that the prefix picked up on the way are put back when the target holds."""
+    march = "bernoulli2"
+    model = load(CLASSIFIER / "cls_calibrated_model.onnx")
+    samples = open_samples(CLASSIFIER / "calib", model.inputs, limit=3)
+    result = sensitivity(model, samples, march=march, target=0.999, split=False)
+    suggestion = result.suggestion
+    assert suggestion.reached
+    assert any(step.to == "keep" for step in suggestion.curve)
+    engine = Engine(model, jobs=1)
+
+    def measured(nodes):
+        assignment = lifted(model, Assignment.as_calibrated(model), nodes, march)
+        values = []
+        for _, inputs in samples:
+            (baseline,) = engine.forward(inputs).values()
+            (output,) = engine.forward(inputs, assignment).values()
+            values.append(Reference(baseline, ["cosine_similarity"]).measure(output))
+        return float(np.mean([value["cosine_similarity"] for value in values]))
+
+    last = worst_of(suggestion.curve[-1].outputs, "cosine_similarity")
+    # Two ways to average three float64 numbers.
+    assert measured(suggestion.nodes) == pytest.approx(last, abs=1e-15)
+    for name in suggestion.nodes:
+        rest = {other: to for other, to in suggestion.nodes.items() if other != name}
+        assert measured(rest) < 0.999, name
 
 
 def test_without_int16_the_cpu_is_all_there_is(tmp_path):

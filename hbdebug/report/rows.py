@@ -472,14 +472,30 @@ def _step_label(index: int, on: int) -> str:
 
 def curve_notes(suggestion: Suggestion) -> list[str]:
     """Return what about the lifts follows no measured rule, each note once with its steps."""
-    steps: dict[str, list[str]] = {}
+    steps: dict[str, list[int]] = {}
     for index, step in enumerate(suggestion.curve):
         for note in step.notes:
-            steps.setdefault(note, []).append(str(index))
-    return [
-        f"step{'s' if len(where) > 1 else ''} {', '.join(where)}: {note}"
+            steps.setdefault(note, []).append(index)
+    notes = [
+        f"step{'s' if len(where) > 1 else ''} {_ranges(where)}: {note}"
         for note, where in steps.items()
     ]
+    if any(step.to == "keep" for step in suggestion.curve):
+        notes.append("keep: put back, the target holds without it")
+    return notes
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers with runs of three or more drawn together: ``1, 2, 5-9``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
 
 
 def outcome(suggestion: Suggestion) -> str:

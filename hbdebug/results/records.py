@@ -157,7 +157,8 @@ class CurveStep:
 
     Attributes:
         lifted: Node name; empty for the model as calibrated, the first step.
-        to: ``int16`` or ``cpu``; empty for the first step.
+        to: ``int16`` or ``cpu``; ``keep`` for a node that was put back, because the target holds
+            without it; empty for the first step.
         outputs: Output -> metric -> mean over samples.
         on: Index of the step that this one adds a lift to; usually the one before it.
         changes: What the lift changed, point by point, in words.

@@ -325,6 +325,29 @@ def test_int16_everywhere_is_pointed_at_where_it_gives_more_than_the_list(
     assert not said or "cosine_similarity 0.99 " in line
 
 
+def test_notes_name_runs_of_steps_by_their_ends():
+    numbers, noted = {"y": values(0.1, 10.0)}, {1, 2, 3, 4, 6, 8, 9}
+    curve = tuple(
+        CurveStep(
+            lifted=f"n{index}", to="cpu", outputs=numbers, notes=("n",) if index in noted else ()
+        )
+        for index in range(10)
+    )
+
+    notes = curve_notes(dataclasses.replace(suggestion(), curve=curve))
+
+    assert notes == ["steps 1-4, 6, 8, 9: n"]
+
+
+def test_a_node_that_was_put_back_is_explained():
+    numbers = {"y": values(0.1, 10.0)}
+    curve = (CurveStep(lifted="n", to="keep", outputs=numbers),)
+
+    notes = curve_notes(dataclasses.replace(suggestion(), curve=curve))
+
+    assert notes == ["keep: put back, the target holds without it"]
+
+
 def test_nodes_with_the_same_difference_on_the_chip_share_a_row():
     def found(node, evidence):
         return Diagnostic(
