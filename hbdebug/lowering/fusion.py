@@ -1,0 +1,149 @@
+"""What a convolution takes in: the Relu and the residual Add behind it.
+
+Measured against HMCT 1.1.0 on bayes-e: nodes fuse where nothing between them is quantized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hbdebug.model import Node, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hbdebug.model import Assignment, QuantModel
+
+
+MOVERS = frozenset(
+    {"Flatten", "Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""They move data, whatever its type is."""
+
+STEP_KEEPERS = frozenset(
+    {
+        "ArgMax",
+        "AveragePool",
+        "DepthToSpace",
+        "GlobalMaxPool",
+        "HzChannelShuffle",
+        "HzPad",
+        "HzSpaceToDepth",
+        "Max",
+        "MaxPool",
+        "Min",
+        "PRelu",
+        "Pad",
+        "ReduceMax",
+        "Resize",
+        "SpaceToDepth",
+        "TopK",
+    }
+)
+"""They run in integers whether or not a point is behind them: the output counts like the input."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Fusion:
+    """A convolution and what runs in it.
+
+    Attributes:
+        nodes: The convolution, then the Add and the Relu if there are.
+        residual: Index of the Add's input that is the residual; None without Add.
+        relu: Whether the last node is a Relu.
+    """
+
+    nodes: tuple[Node, ...]
+    residual: int | None
+    relu: bool
+
+    @property
+    def convolution(self) -> Node:
+        """The convolution."""
+        return self.nodes[0]
+
+    @property
+    def output(self) -> str:
+        """The tensor that the whole gives."""
+        return self.nodes[-1].outputs[0]
+
+
+def quantizing_point(
+    model: QuantModel, assignment: Assignment, node: Node, index: int
+) -> Point | None:
+    """Return the point in whose integers a node reads an input; None if that input is float.
+
+    What only moves data, or keeps the steps of its input, passes the integers on.
+    """
+    step = model.producer_of.get(node.inputs[index])
+    if isinstance(step, Point):
+        quantized = step.name in assignment and (node.name, index) not in assignment.bypassed
+        return step if quantized else None
+    if step is None or step.op_type not in MOVERS | STEP_KEEPERS:
+        return None
+    return quantizing_point(model, assignment, step, 0)
+
+
+def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point | None:
+    """Return the first quantized point that reads a tensor: it says how a node writes it."""
+    for step, _ in model.consumers_of.get(tensor, ()):
+        if isinstance(step, Point):
+            if step.name in assignment:
+                return step
+            behind = grid_point(model, assignment, step.output)
+            if behind is not None:
+                return behind
+    return None
+
+
+def fusions(model: QuantModel, assignment: Assignment) -> Mapping[str, Fusion]:
+    """Find all convolutions that run in integers.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized.
+
+    Returns:
+        By the name of the last fused node: where all inputs exist.
+    """
+    found = {}
+    for node in model.nodes:
+        if node.op_type == "Conv" and all(
+            quantizing_point(model, assignment, node, index) is not None for index in (0, 1)
+        ):
+            fusion = _fusion(model, assignment, node)
+            found[fusion.nodes[-1].name] = fusion
+    return found
+
+
+def _fusion(model: QuantModel, assignment: Assignment, node: Node) -> Fusion:
+    add = _only_reader(model, node, "Add")
+    if add is not None:
+        other = 1 - add.inputs.index(node.outputs[0])
+        point = quantizing_point(model, assignment, add, other)
+        whole = _with_relu(model, (node, add), other)
+        # An accumulator that is the output takes no residual in.
+        rescaled = grid_point(model, assignment, whole.output) is not None
+        if rescaled and point is not None and point.output not in model.static:
+            return whole
+    return _with_relu(model, (node,), None)
+
+
+def _with_relu(model: QuantModel, nodes: tuple[Node, ...], residual: int | None) -> Fusion:
+    relu = _only_reader(model, nodes[-1], "Relu")
+    if relu is not None:
+        nodes = (*nodes, relu)
+    return Fusion(nodes=nodes, residual=residual, relu=relu is not None)
+
+
+def _only_reader(model: QuantModel, node: Node, op_type: str) -> Node | None:
+    """Return the one reader of a node's output if it is of this type and nothing is between."""
+    (output,) = node.outputs
+    if any(spec.name == output for spec in model.outputs):
+        return None
+    readers = model.consumers_of.get(output, ())
+    if len(readers) != 1:
+        return None
+    reader = readers[0][0]
+    return reader if isinstance(reader, Node) and reader.op_type == op_type else None

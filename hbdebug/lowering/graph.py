@@ -1,0 +1,237 @@
+"""A calibrated model under an assignment, as the integer model that the converter would write.
+
+Nodes have the vendor's names, operators, attributes and constants. Two things are its own: where
+tensors change between channels-first and channels-last, and that operators that only move data
+work channels-first, with the axes of the calibrated model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.errors import UnsupportedError
+from hbdebug.kernels import KERNELS
+from hbdebug.lowering.curves import has_curve
+from hbdebug.lowering.fusion import (
+    MOVERS,
+    STEP_KEEPERS,
+    fusions,
+    grid_point,
+    quantizing_point,
+)
+from hbdebug.lowering.image_nodes import ImageNodeLowering
+from hbdebug.lowering.nodes import BITS
+from hbdebug.lowering.steps import same_step
+from hbdebug.lowering.writer import GraphWriter
+from hbdebug.model import IntegerModel, Point
+from hbdebug.quant import fake_quantize, float_passthrough
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from hbdebug.lowering.writer import Shape
+    from hbdebug.model import Assignment, Node, QuantModel
+
+_WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], None]] = {
+    "AveragePool": ImageNodeLowering.average_pool,
+    "DepthToSpace": ImageNodeLowering.depth_to_space,
+    "GlobalAveragePool": ImageNodeLowering.global_average,
+    "GlobalMaxPool": ImageNodeLowering.global_max_pool,
+    "HzChannelShuffle": ImageNodeLowering.channel_shuffle,
+    "MatMul": ImageNodeLowering.matrix_product,
+    "MaxPool": ImageNodeLowering.max_pool,
+    "PRelu": ImageNodeLowering.prelu,
+    "Pad": ImageNodeLowering.pad,
+    "ReduceMax": ImageNodeLowering.maximum,
+    "SpaceToDepth": ImageNodeLowering.space_to_depth,
+}
+_WITH_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point], None]] = {
+    "Add": ImageNodeLowering.sum_of_two,
+    "Concat": ImageNodeLowering.concatenation,
+    "ConvTranspose": ImageNodeLowering.transposed_convolution,
+    "Mul": ImageNodeLowering.multiplication,
+    "ReduceMean": ImageNodeLowering.reduction,
+    "ReduceSum": ImageNodeLowering.reduction,
+    "Sub": ImageNodeLowering.sum_of_two,
+}
+
+
+def lower(
+    model: QuantModel,
+    assignment: Assignment,
+    *,
+    shapes: Mapping[str, Shape],
+    march: str = "bayes-e",
+) -> IntegerModel:
+    """Derive the integer model.
+
+    A node runs in integers if everything it reads is quantized and so is what it gives; of Conv,
+    MatMul and GlobalAveragePool the output may also be an int32 sum. All others stay float,
+    between HzDequantize and HzQuantize.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized, and how.
+        shapes: Shapes of the calibrated model's tensors, where nodes run in integers.
+        march: bayes or bayes-e.
+
+    Returns:
+        The integer model, to be run like one that was read from a file.
+
+    Raises:
+        UnsupportedError: The march, or a node that the converter would run in integers, is not
+            known here.
+    """
+    if march not in {"bayes", "bayes-e"}:
+        raise UnsupportedError(f"lowering to march {march} is not known")
+    return _Lowering(model, assignment, GraphWriter(shapes)).run()
+
+
+class _Lowering:
+    def __init__(self, model: QuantModel, assignment: Assignment, writer: GraphWriter) -> None:
+        self._model = model
+        self._assignment = assignment
+        self._out = writer
+        self._site = ImageNodeLowering(model, assignment, writer)
+        self._fusions = fusions(model, assignment)
+        self._fused = {node.name for each in self._fusions.values() for node in each.nodes}
+
+    def run(self) -> IntegerModel:
+        model, out = self._model, self._out
+        for spec in model.inputs:
+            out.keep_float(spec.name)
+        for step in model.steps:
+            if isinstance(step, Point):
+                self._point(step)
+            elif step.name in self._fusions:
+                self._site.convolution(self._fusions[step.name])
+            elif step.name not in self._fused:
+                self._node(step)
+        for spec in model.outputs:
+            held = out.in_float(spec.name)
+            if held != spec.name:  # The output of a point that is not quantized.
+                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
+        return IntegerModel(
+            path=model.path,
+            sha256=model.sha256,
+            kind="lowered from calibrated",
+            producer=model.producer,
+            opset=model.opset,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            steps=tuple(out.nodes),
+            constants={**model.constants, **out.constants},
+        )
+
+    def _point(self, point: Point) -> None:
+        if point.output in self._model.static:
+            return
+        out = self._out
+        source = out.tensors[point.input]
+        params = self._assignment.get(point.name)
+        if params is None:
+            if point.params is not None and point.params.dequantize_scale is not None:
+                raise UnsupportedError(
+                    "a point that rescales channels cannot be put in float", where=point.name
+                )
+            out.tensors[point.output] = source
+            return
+        if params.dtype not in BITS or params.per_channel or params.zero_point.any():
+            raise UnsupportedError(
+                "only int8 and int16 activations with one scale and no zero point can be lowered",
+                where=point.name,
+            )
+        bits, step = self._site.bits_and_step(point)
+        step_name = f"{point.name}_y_scale"
+        if source.bits == 32:
+            source = replace(source, name=out.in_float(point.input), bits=0, last=False)
+        if not source.bits:
+            name = f"{point.output}_quantized"
+            inputs = [source.name, out.constant(step_name, step)]
+            node = f"{point.input}_{point.name}_HzQuantize"
+            out.node(node, "HzQuantize", inputs, name, {"bits": bits})
+            source = replace(source, name=name, bits=bits, step=step)
+        elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
+            source = out.requantized(source, f"{point.input}_Requantize", bits, step[0])
+        else:
+            out.tensors[point.output] = source
+            return
+        out.tensors[point.output] = replace(source, step_name=step_name)
+
+    def _node(self, node: Node) -> None:
+        integer = self._quantized(node)
+        grid = self._grid(node)
+        if not integer:
+            self._float(node)
+        elif node.op_type in MOVERS:
+            self._mover(node)
+        elif node.op_type in _WITHOUT_GRID:
+            _WITHOUT_GRID[node.op_type](self._site, node, grid)
+        elif grid is None and node.op_type not in STEP_KEEPERS:
+            self._float(node)
+        elif grid is not None and node.op_type in _WITH_GRID:
+            _WITH_GRID[node.op_type](self._site, node, grid)
+        elif grid is not None and has_curve(node.op_type):
+            self._site.table(node, grid)
+        else:
+            raise UnsupportedError(
+                f"{node.op_type} runs in integers on the chip, which is not known here",
+                where=node.name,
+            )
+
+    def _quantized(self, node: Node) -> bool:
+        """Whether everything a node reads is quantized, but for its parameters."""
+        return all(
+            quantizing_point(self._model, self._assignment, node, index) is not None
+            for index, name in enumerate(node.inputs)
+            if name and name not in self._model.constants
+        )
+
+    def _grid(self, node: Node) -> Point | None:
+        return grid_point(self._model, self._assignment, node.outputs[0])
+
+    def _float(self, node: Node) -> None:
+        """Keep a node in float."""
+        renamed = {name: self._float_name(name) for name in node.inputs if name}
+        body = tuple(
+            replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs))
+            for op in node.body
+        )
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        # A few operators, such as HzPad, have one name in float and in integers. Only the body
+        # says what the float one computes, and it is stock.
+        domain = "" if (node.domain, node.op_type) in KERNELS else node.domain
+        self._out.nodes.append(replace(node, domain=domain, inputs=inputs, body=body, quick=()))
+        for name in node.outputs:
+            self._out.keep_float(name)
+
+    def _float_name(self, tensor: str) -> str:
+        if tensor in self._model.static:
+            return self._out.constant(tensor, self._static_value(tensor))
+        return self._out.in_float(tensor)
+
+    def _static_value(self, tensor: str) -> NDArray[np.float32]:
+        """Return a weight as a float node reads it: on its grid, if its point is quantized."""
+        if tensor not in self._model.static:
+            return np.asarray(self._model.constants[tensor], np.float32)
+        point = self._model.producer_of[tensor]
+        assert isinstance(point, Point)
+        values = self._static_value(point.input)
+        params = self._assignment.get(point.name)
+        if params is not None:
+            return fake_quantize(values, params)
+        return values if point.params is None else float_passthrough(values, point.params)
+
+    def _mover(self, node: Node) -> None:
+        source = self._out.turned(self._out.tensors[node.inputs[0]], last=False, by=node.name)
+        names = [f"{output}_quantized" for output in node.outputs]
+        inputs = [source.name, *node.inputs[1:]]
+        self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
+        for output, name in zip(node.outputs, names, strict=True):
+            shape = self._out.shape(output)
+            self._out.tensors[output] = replace(source, name=name, shape=shape)

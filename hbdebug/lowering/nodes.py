@@ -1,0 +1,485 @@
+"""How single nodes become integer nodes: their numbers, under the vendor's names of attributes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.errors import UnsupportedError
+from hbdebug.lowering.convolution import convolution, convolution_sums
+from hbdebug.lowering.curves import curve
+from hbdebug.lowering.elementwise import (
+    addition,
+    matrix_product,
+    multiplication,
+    product_step,
+    subtraction,
+)
+from hbdebug.lowering.fusion import grid_point, quantizing_point
+from hbdebug.lowering.reduction import reduction, sum_step
+from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
+from hbdebug.lowering.table8 import table8
+from hbdebug.lowering.table16 import piecewise_table
+from hbdebug.lowering.writer import CHANNELS_LAST, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hbdebug.lowering.convolution import ConvIntegers
+    from hbdebug.lowering.fusion import Fusion
+    from hbdebug.lowering.mantissa import Rescale
+    from hbdebug.lowering.writer import Attributes, GraphWriter
+    from hbdebug.model import Assignment, Node, Point, QuantModel
+
+BITS = {"int8": 8, "int16": 16}
+"""Widths of the types that activations are lowered to."""
+
+TYPES = {8: np.int8, 16: np.int16}
+"""NumPy types of these widths."""
+
+
+class NodeLowering:
+    """Writes integer nodes. A method takes one node whose inputs are integers.
+
+    ``grid`` is the point that says in which steps the output is counted.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized, and how.
+        writer: Where nodes and constants go.
+    """
+
+    def __init__(self, model: QuantModel, assignment: Assignment, writer: GraphWriter) -> None:
+        self._model = model
+        self._assignment = assignment
+        self._out = writer
+
+    def concatenation(self, node: Node, grid: Point) -> None:
+        """Count every operand in the steps of the output first."""
+        bits, step = self.bits_and_step(grid)
+        inputs = []
+        for name in node.inputs:
+            operand = self._out.tensors[name]
+            if operand.bits != bits or not same_step(float(operand.step[0]), float(step[0])):
+                operand = self._out.requantized(operand, f"{name}_Requantize", bits, step[0])
+            inputs.append(self._out.turned(operand, last=False, by=node.name).name)
+        (output,) = node.outputs
+        name = f"{output}_quantized"
+        self._out.stock(node.name, node.op_type, inputs, [name], node.attributes)
+        self._out.tensors[output] = Tensor(
+            name=name,
+            shape=self._out.shape(output),
+            bits=bits,
+            step=step,
+            step_name=f"{grid.name}_y_scale",
+        )
+
+    def convolution(self, fusion: Fusion) -> None:
+        """Derive a Conv with its Relu and residual Add."""
+        node, out = fusion.convolution, self._out
+        x = self._convolved(node)
+        weight, threshold, weight_name = self.weight(node)
+        name = node.inputs[2] if len(node.inputs) > 2 else ""
+        bias = np.asarray(self._model.constants[name], np.float32) if name else None
+        attributes: Attributes = dict(node.attributes)
+        attributes["weight_thresholds"] = threshold.astype(float).tolist()
+        if fusion.relu:
+            attributes["activation"] = "relu"
+        source = out.tensors[node.inputs[0]]
+        if source.bits != x.bits:
+            # For the record only: what the int16 step amounts to, not the one computed with.
+            attributes["input_scales"] = [float(np.float32(float(source.step[0]) * 32767 / 127))]
+        grid = grid_point(self._model, self._assignment, fusion.output)
+        if grid is None:
+            sums = convolution_sums(weight, bias, threshold=threshold, input_step=float(x.step[0]))
+            inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
+            if sums.bias is not None:
+                inputs += self._bias_constants(f"{node.name}_{name}", sums.bias)
+            attributes["use_bias"] = int(sums.bias is not None)
+            attributes |= {"output_bit": 32, "high_precision_output": 1, "data_format": "NHWC"}
+            self._write_sums(
+                node, "HzSQuantizedConv", inputs, attributes, sums.step, output=fusion.output
+            )
+            return
+        residual = None
+        if fusion.residual is not None:
+            residual = self.operand(fusion.nodes[1], fusion.residual)
+            if residual.bits != 8:
+                # For int16, the converter keeps the Add apart, with a point in front of it.
+                raise UnsupportedError(
+                    "an int16 operand cannot be added inside a Conv, and nothing says in which "
+                    "steps to count what the Conv gives",
+                    where=fusion.nodes[1].name,
+                    hint="Convert with the Add set to int16, or quantize its inputs to int8.",
+                )
+        bits, step = self._convolution_output(node, grid)
+        found = convolution(
+            weight,
+            bias,
+            threshold=threshold,
+            input_step=float(x.step[0]),
+            output_step=float(step[0]),
+            input_bits=x.bits,
+            output_bits=bits,
+            residual_step=None if residual is None else float(residual.step[0]),
+        )
+        inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
+        inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
+        if residual is not None:
+            inputs.append(residual.name)
+        attributes |= _convolution_attributes(found, bits)
+        self.write(
+            node, "HzSQuantizedConv", inputs, attributes, grid, output=fusion.output, bits=bits
+        )
+
+    def _convolution_output(self, node: Node, grid: Point) -> tuple[int, NDArray[np.float32]]:
+        """Return width and step of what a Conv gives: a dilated one gives int8 only."""
+        if any(size > 1 for size in node.attributes.get("dilations", ())):
+            return 8, self.step_in(grid, 8)
+        return self.bits_and_step(grid)
+
+    def _bias_constants(self, name: str, bias: NDArray[np.int32]) -> list[str]:
+        return [
+            self._out.constant(f"{name}_quantized", bias),
+            self._out.constant(f"{name}_b_scale", np.zeros(len(bias), np.int8)),
+        ]
+
+    def table(self, node: Node, grid: Point) -> None:
+        """Derive a table of int8 or int16."""
+        x = self.operand(node, 0)
+        bits, step = self.bits_and_step(grid)
+        constants = [
+            float(np.asarray(self._model.constants[name]).reshape(-1)[0])
+            for name in node.inputs[1:]
+            if name in self._model.constants
+        ]
+        inputs = [x.name]
+        attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}
+        if x.last:
+            attributes["data_format"] = "NHWC"
+        if x.bits == 16:
+            found = piecewise_table(
+                node.op_type,
+                node.attributes,
+                constants,
+                input_step=float(x.step[0]),
+                output_step=float(step[0]),
+                upper=0.0 if self._is_softmax_exp(node) else np.inf,
+            )
+            attributes |= {
+                "output_bit": bits,
+                "rounding_method": "ROUND",
+                "symmetry_mode": found.symmetry,
+                "table_param": found.table.tolist(),
+                "scale": found.scale.tolist(),
+                "bias": found.bias.tolist(),
+                "left_shift": found.left_shift.tolist(),
+                "right_shift": found.right_shift.tolist(),
+                "bound": found.bound.tolist(),
+            }
+            self.write(node, "HzLut2Layer", inputs, attributes, grid)
+            return
+        if bits == 16:
+            raise UnsupportedError("a table from int8 to int16 is not known", where=node.name)
+        function = curve(node.op_type, node.attributes, constants)
+        table = table8(function, float(x.step[0]), float(step[0]))
+        inputs.append(self._out.constant(f"{node.name}_table_params", table))
+        self.write(node, "HzLut", inputs, attributes, grid)
+
+    def _is_softmax_exp(self, node: Node) -> bool:
+        return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
+
+    def multiplication(self, node: Node, grid: Point) -> None:
+        """Derive a Mul."""
+        operands = self.operand(node, 0), self.operand(node, 1)
+        bits, step = self.bits_and_step(grid)
+        first, second = (float(operand.step[0]) for operand in operands)
+        found = multiplication(first, second, float(step[0]), output_bits=bits)
+        self._write_elementwise(node, operands, _rescale_attributes(found.rescale, 1), grid)
+
+    def sum_of_two(self, node: Node, grid: Point) -> None:
+        """Derive an Add that no convolution takes in, or a Sub."""
+        operands = self.operand(node, 0), self.operand(node, 1)
+        bits, step = self.bits_and_step(grid)
+        first, second = (float(operand.step[0]) for operand in operands)
+        derive = addition if node.op_type == "Add" else subtraction
+        found = derive(
+            first,
+            second,
+            float(step[0]),
+            first_bits=operands[0].bits,
+            second_bits=operands[1].bits,
+            output_bits=bits,
+        )
+        # Only an Add repeats its numbers for each channel, the last axis of what it gives.
+        shape = self._out.shape(node.outputs[0])
+        channels = shape[1] if len(shape) == 4 else shape[-1]
+        count = channels if node.op_type == "Add" else 1
+        attributes: Attributes = {
+            "x_shift": [found.x_shift] * count,
+            "e_scale": [found.e_scale] * count,
+            **_rescale_attributes(found.rescale, count),
+        }
+        if node.op_type == "Add":
+            attributes["e_shift"] = [found.e_shift] * count
+        ordered = (operands[1], operands[0]) if found.swapped else operands
+        self._write_elementwise(node, ordered, attributes, grid)
+
+    def _write_elementwise(
+        self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
+    ) -> None:
+        attributes |= {"rounding_method": "ROUND", "output_bit": self.bits_and_step(grid)[0]}
+        if len(self._out.shape(node.outputs[0])) == 4:
+            attributes["data_format"] = "NHWC"
+        inputs = [operand.name for operand in operands]
+        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)
+
+    def global_average(self, node: Node, grid: Point | None) -> None:
+        """Derive a GlobalAveragePool; without grid it gives int32 sums."""
+        x = self.int8_operand(node, 0)
+        count = int(np.prod(x.shape[2:]))
+        op_type = "HzSQuantizedGlobalAveragePool"
+        attributes: Attributes = {"data_format": "NHWC"}
+        if grid is None:
+            attributes["output_bit"] = 32
+            step = np.array([sum_step(float(x.step[0]), count)])
+            self._write_sums(node, op_type, [x.name], attributes, step)
+            return
+        bits, step = self.bits_and_step(grid)
+        rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
+        attributes |= _rescale_attributes(rescale, x.shape[1])
+        attributes |= {"rounding_method": "ROUND", "output_bit": bits}
+        self.write(node, op_type, [x.name], attributes, grid)
+
+    def reduction(self, node: Node, grid: Point) -> None:
+        """Derive a ReduceMean or ReduceSum."""
+        source = self._out.tensors[node.inputs[0]]
+        axes = [axis % len(source.shape) for axis in node.attributes.get("axes", ())]
+        bits, step = self.bits_and_step(grid)
+        if len(axes) != 1 or not node.attributes.get("keepdims", 1) or source.bits > bits:
+            raise UnsupportedError(
+                f"only a {node.op_type} over one axis that it keeps, to no narrower integers, "
+                "runs in integers",
+                where=node.name,
+            )
+        x = self.operand(node, 0)
+        count = x.shape[axes[0]] if node.op_type == "ReduceMean" else 1
+        rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
+        channels = x.shape[1] if x.last else x.shape[-1]
+        attributes: Attributes = {
+            "axis": CHANNELS_LAST.index(axes[0]) if x.last else axes[0],
+            "output_bit": bits,
+            **_rescale_attributes(rescale, channels, names=("scale", "out_shift")),
+        }
+        self.write(node, f"HzSQuantized{node.op_type}", [x.name], attributes, grid)
+
+    def matrix_product(self, node: Node, grid: Point | None) -> None:
+        """Derive a MatMul of two activations; without grid it gives int32 sums."""
+        operands = [
+            self._out.turned(self.int8_operand(node, index), last=False, by=node.name)
+            for index in (0, 1)
+        ]
+        inputs = [operand.name for operand in operands]
+        first, second = (float(operand.step[0]) for operand in operands)
+        if grid is None:
+            step = np.array([product_step(first, second)])
+            self._write_sums(
+                node, "HzSQuantizedMatmul", inputs, {"output_bit": 32}, step, turned=False
+            )
+            return
+        bits, step = self.bits_and_step(grid)
+        rescale = matrix_product(first, second, float(step[0]), output_bits=bits).rescale
+        attributes: Attributes = {
+            "output_bit": bits,
+            "right_shift": [int(rescale.accumulator_shift)],
+            "scale": [int(rescale.multiplier)],
+            "out_shift": [int(rescale.output_shift)],
+            "rounding_method": "ROUND",
+        }
+        self.write(node, "HzSQuantizedMatmul", inputs, attributes, grid, turned=False)
+
+    def maximum(self, node: Node, _grid: Point | None) -> None:
+        """Derive a ReduceMax, which keeps the steps of its input."""
+        x = self.operand(node, 0)
+        axes = [axis % len(x.shape) for axis in node.attributes.get("axes", ())]
+        if len(axes) != 1 or not node.attributes.get("keepdims", 1):
+            raise UnsupportedError(
+                "only a ReduceMax over one axis that it keeps runs in integers", where=node.name
+            )
+        (output,) = node.outputs
+        name = f"{output}_quantized"
+        axis = CHANNELS_LAST.index(axes[0]) if x.last else axes[0]
+        attributes: Attributes = {"axis": axis, "output_bit": x.bits}
+        self._out.node(node.name, "HzQuantizedReduceMax", [x.name], name, attributes)
+        self._out.tensors[output] = replace(x, name=name, shape=self._out.shape(output))
+
+    def bits_and_step(self, point: Point) -> tuple[int, NDArray[np.float32]]:
+        """Return how wide the integers of a point are, and their step, ``(1,)``."""
+        params = self._assignment[point.name]
+        return BITS[params.dtype], params.scale.reshape(1)
+
+    def step_in(self, point: Point, bits: int) -> NDArray[np.float32]:
+        """Return the step of a point, ``(1,)``, for an operator that uses another width."""
+        own_bits, step = self.bits_and_step(point)
+        if own_bits == bits:
+            return step
+        threshold = self._assignment[point.name].threshold
+        return step_of_threshold(threshold, bits).reshape(1)
+
+    def weight(self, node: Node) -> tuple[NDArray[np.float32], NDArray[np.float32], str]:
+        """Return a node's float weight, its thresholds, and the name its integers have."""
+        point = quantizing_point(self._model, self._assignment, node, 1)
+        assert point is not None
+        params = self._assignment[point.name]
+        if params.dtype != "int8" or params.asymmetric or point.input not in self._model.constants:
+            raise UnsupportedError("only constant int8 weights can be lowered", where=point.name)
+        return (
+            np.asarray(self._model.constants[point.input], np.float32),
+            params.threshold.astype(np.float32),
+            f"{node.name}_{point.input}_quantized",
+        )
+
+    def int8_operand(self, node: Node, index: int) -> Tensor:
+        """Return what a node reads in int8; write the HzRequantize that int16 takes."""
+        name = node.inputs[index]
+        x = self.operand(node, index)
+        if x.bits == 8:
+            return x
+        point = quantizing_point(self._model, self._assignment, node, index)
+        if point is None or name in self._model.static:
+            raise UnsupportedError(
+                f"a {node.op_type} has no int16 input on the chip",
+                where=node.name,
+                hint="Quantize its input to int8.",
+            )
+        step = self.step_in(point, 8)
+        held = self._out.tensors[name]
+        return self._out.requantized(held, f"{name}_Requantize", 8, step[0])
+
+    def _convolved(self, node: Node) -> Tensor:
+        """Return the input of a Conv: int8 under dilation and under strides with groups."""
+        dilated = any(size > 1 for size in node.attributes.get("dilations", ()))
+        strided = any(size > 1 for size in node.attributes.get("strides", ()))
+        if dilated or (strided and node.attributes.get("group", 1) > 1):
+            return self.int8_operand(node, 0)
+        return self.operand(node, 0)
+
+    def operand(self, node: Node, index: int) -> Tensor:
+        """Return what a node reads, with channels last if it has four dimensions."""
+        name = node.inputs[index]
+        if name in self._model.static:
+            return self._constant_operand(node, index)
+        tensor = self._out.tensors[name]
+        last = len(tensor.shape) == 4
+        return self._out.turned(tensor, last=last, by=node.name, index=index)
+
+    def _constant_operand(self, node: Node, index: int) -> Tensor:
+        point = quantizing_point(self._model, self._assignment, node, index)
+        assert point is not None
+        bits, step = self.bits_and_step(point)
+        values = np.asarray(self._model.constants[point.input], np.float32)
+        integers = constant_steps(values, float(step[0]), bits).astype(TYPES[bits])
+        rank = len(self._out.shape(node.outputs[0]))
+        integers = integers.reshape((1,) * (rank - integers.ndim) + integers.shape)
+        name = f"{node.name}_{point.input}_quantized"
+        if rank == 4:
+            integers = integers.transpose(CHANNELS_LAST)
+            name = f"{node.name}_nchw2nhwc_transposed_input{index}"
+        name = self._out.constant(name, np.ascontiguousarray(integers))
+        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=rank == 4)
+
+    def write(
+        self,
+        node: Node,
+        op_type: str,
+        inputs: list[str],
+        attributes: Attributes,
+        grid: Point,
+        *,
+        output: str = "",
+        turned: bool = True,
+        bits: int = 0,
+    ) -> None:
+        """Write a node whose output counts in the steps of a point.
+
+        Args:
+            node: The calibrated node.
+            op_type: Integer operator.
+            inputs: Its inputs.
+            attributes: Its attributes.
+            grid: The point.
+            output: What it gives, if that is not the node's own output.
+            turned: Whether an image has its channels last.
+            bits: Width of the output, if it is not that of the point.
+        """
+        output = output or node.outputs[0]
+        width, step = self.bits_and_step(grid)
+        if bits and bits != width:
+            width, step = bits, self.step_in(grid, bits)
+        self._out.node(node.name, op_type, inputs, f"{output}_quantized", attributes)
+        shape = self._out.shape(output)
+        self._out.tensors[output] = Tensor(
+            name=f"{output}_quantized",
+            shape=shape,
+            bits=width,
+            step=step,
+            step_name=f"{grid.name}_y_scale",
+            last=turned and len(shape) == 4,
+        )
+
+    def _write_sums(
+        self,
+        node: Node,
+        op_type: str,
+        inputs: list[str],
+        attributes: Attributes,
+        step: NDArray[np.float32],
+        *,
+        output: str = "",
+        turned: bool = True,
+    ) -> None:
+        """Write a node whose output is an int32 accumulator."""
+        output = output or node.outputs[0]
+        self._out.node(node.name, op_type, inputs, f"{output}_quantized", attributes)
+        shape = self._out.shape(output)
+        self._out.tensors[output] = Tensor(
+            name=f"{output}_quantized",
+            shape=shape,
+            bits=32,
+            step=step,
+            step_name=f"{node.name}_x_scale",
+            last=turned and len(shape) == 4,
+        )
+
+
+def _convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
+    attributes: Attributes = {
+        "use_bias": 1,
+        "output_bit": bits,
+        "right_shift": found.rescale.accumulator_shift.tolist(),
+        "scale": found.rescale.multiplier.tolist(),
+        "out_shift": found.rescale.output_shift.tolist(),
+        "high_precision_output": 0,
+        "data_format": "NHWC",
+    }
+    if found.residual is not None:
+        attributes |= {
+            "use_sumin": 1,
+            "e_scale": found.residual.multiplier.tolist(),
+            "e_shift": found.residual.shift.tolist(),
+        }
+    return attributes
+
+
+def _rescale_attributes(
+    rescale: Rescale,
+    count: int,
+    names: tuple[str, str] = ("output_scale", "output_right_shift"),
+) -> Attributes:
+    return {
+        "accu_right_shift": [int(rescale.accumulator_shift)] * count,
+        names[0]: [int(rescale.multiplier)] * count,
+        names[1]: [int(rescale.output_shift)] * count,
+    }

@@ -1,0 +1,201 @@
+"""The integer graph while it is written: its nodes, constants, and where each tensor stands in it.
+
+Layout is the writer's business. Integer operators of images work channels-last, the calibrated
+model channels-first; a Transpose is written where a reader needs the other layout, once for all
+readers. (The converter moves and merges these; nothing but names depends on it.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hbdebug.errors import UnsupportedError
+from hbdebug.lowering.steps import requantization
+from hbdebug.model import Node, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Shape: TypeAlias = tuple[int, ...]
+    Attributes: TypeAlias = dict[str, Any]
+
+CHANNELS_LAST = (0, 2, 3, 1)
+"""The permutation that the converter calls NCHW2NHWC."""
+
+_CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Tensor:
+    """How a tensor of the calibrated model is held in the integer model.
+
+    Attributes:
+        name: Tensor name there.
+        shape: Shape in the calibrated model, channels first.
+        bits: 8, 16 or 32; 0 for float32.
+        step: float32, ``(1,)`` or, of int32 sums, per channel; empty for float32.
+        step_name: Constant that holds the step if the tensor is dequantized.
+        last: Whether channels are last in the integer model.
+    """
+
+    name: str
+    shape: Shape
+    bits: int = 0
+    step: NDArray[np.float32]
+    step_name: str = ""
+    last: bool = False
+
+
+class GraphWriter:
+    """Collects an integer graph.
+
+    Args:
+        shapes: Shapes of the calibrated model's tensors.
+
+    Attributes:
+        nodes: What was written, in order.
+        constants: Constants of these nodes, by name.
+        tensors: Tensors of the calibrated model, as they are held.
+    """
+
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, NDArray[np.generic]] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self._shapes = shapes
+        self._turned: dict[str, str] = {}
+        self._in_float: dict[str, str] = {}
+        self._requantized: dict[str, Tensor] = {}
+
+    def shape(self, tensor: str) -> Shape:
+        """Return a tensor's shape.
+
+        Raises:
+            UnsupportedError: It is not known.
+        """
+        if tensor not in self._shapes:
+            raise UnsupportedError(
+                "the shape of a tensor must be known to lower what reads or gives it",
+                where=tensor,
+            )
+        return tuple(self._shapes[tensor])
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """Add a constant; return its name."""
+        self.constants[name] = value
+        return name
+
+    def node(
+        self, name: str, op_type: str, inputs: Sequence[str], output: str, attributes: Attributes
+    ) -> None:
+        """Add a node of the vendor's domain."""
+        self.nodes.append(
+            Node(
+                name=name,
+                op_type=op_type,
+                domain="horizon",
+                inputs=tuple(inputs),
+                outputs=(output,),
+                attributes=attributes,
+                body=(),
+            )
+        )
+
+    def stock(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """Add a stock operator, which works on integers as they are."""
+        op = Op(
+            op_type=op_type, inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes
+        )
+        self.nodes.append(
+            Node(
+                name=name,
+                op_type=op_type,
+                domain="",
+                inputs=op.inputs,
+                outputs=op.outputs,
+                attributes=op.attributes,
+                body=(op,),
+            )
+        )
+
+    def turned(self, tensor: Tensor, *, last: bool, by: str, index: int = 0) -> Tensor:
+        """Return a tensor with channels last, or first; write the Transpose it takes.
+
+        Args:
+            tensor: An integer tensor of four dimensions, or one that is turned that way already.
+            last: Whether channels shall be last.
+            by: Name of the node that reads it.
+            index: Which of its inputs.
+        """
+        if tensor.last == last:
+            return tensor
+        if tensor.name not in self._turned:
+            if last:
+                name = f"{by}_NCHW2NHWC_LayoutConvert_Input{index}"
+                output = f"{by}_nchw2nhwc_transposed_input{index}"
+            else:
+                name = f"{tensor.name}_NHWC2NCHW_LayoutConvert"
+                output = f"{tensor.name}_nhwc2nchw_transposed"
+            perm = list(CHANNELS_LAST if last else _CHANNELS_FIRST)
+            self.stock(name, "Transpose", [tensor.name], [output], {"perm": perm})
+            self._turned[tensor.name] = output
+            self._turned[output] = tensor.name
+        return replace(tensor, name=self._turned[tensor.name], last=last)
+
+    def requantized(self, tensor: Tensor, name: str, bits: int, step: np.float32) -> Tensor:
+        """Return a tensor in other steps; write the HzRequantize called ``name``, once."""
+        if name in self._requantized:
+            return self._requantized[name]
+        tensor = self.turned(tensor, last=len(tensor.shape) == 4, by=name)
+        found = requantization(float(tensor.step[0]), float(step))
+        channels = tensor.shape[1] if tensor.last else tensor.shape[-1]
+        output = f"{name}_requantized_output"
+        attributes: Attributes = {
+            "axis": len(tensor.shape) - 1,
+            "bits": bits,
+            "method": "Rescale",
+            "output_scale": [found.multiplier] * channels,
+            "output_right_shift": [found.shift] * channels,
+            "data_format": "NHWC",
+        }
+        self.node(name, "HzRequantize", [tensor.name], output, attributes)
+        found_tensor = replace(tensor, name=output, bits=bits, step=step.reshape(1))
+        self._requantized[name] = found_tensor
+        return found_tensor
+
+    def keep_float(self, tensor: str) -> None:
+        """Note that a tensor is float, under its own name."""
+        shape = tuple(self._shapes.get(tensor, ()))
+        self.tensors[tensor] = Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
+
+    def in_float(self, tensor: str) -> str:
+        """Return the name under which a tensor is float; write the HzDequantize it takes."""
+        if tensor not in self.tensors:
+            return tensor
+        held = self.tensors[tensor]
+        if not held.bits:
+            return held.name
+        if tensor not in self._in_float:
+            source = self.turned(held, last=False, by=tensor)
+            rank = len(held.shape)
+            self.node(
+                f"{tensor}_HzDequantize",
+                "HzDequantize",
+                [source.name, self.constant(held.step_name, held.step)],
+                tensor,
+                {} if rank == 4 else {"axis": rank - 1},
+            )
+            self._in_float[tensor] = tensor
+        return self._in_float[tensor]
