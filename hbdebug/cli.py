@@ -76,6 +76,10 @@ def sensitivity(
         Path | None,
         typer.Option(help="Measure this *_quantized_model.onnx too, in integers like the chip."),
     ] = None,
+    integers: Annotated[
+        bool,
+        typer.Option("--integers", help="Derive the chip's integers here and measure them too."),
+    ] = False,
     node: Annotated[
         list[str] | None, typer.Option(help="Rank only these: a name or wildcard; repeatable.")
     ] = None,
@@ -132,6 +136,7 @@ def sensitivity(
             kind=kind.value,
             output_node=output_node,
             quantized=quantized,
+            integers=integers,
             nodes=node or (),
             ops=op or (),
             samples=samples,

@@ -16,21 +16,21 @@ from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
+    SUGGESTED,
     Request,
     check_request,
     cut_off,
+    lowered_runner,
     measure_ceilings,
     measure_integer_ceiling,
+    measure_suggested,
     rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
-from hbdebug.errors import GateMissed, UsageError
-from hbdebug.integer_run import IntegerRunner
+from hbdebug.errors import GateMissed, UnsupportedError, UsageError
 from hbdebug.loading import load
-from hbdebug.loading.integer import load_integer
-from hbdebug.loading.repair import repair_hard_sigmoids
 from hbdebug.metrics import badness, resolve_metric
-from hbdebug.model import QuantModel
+from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import write_bytes_atomic
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import onnx
 
     from hbdebug.analysis.sensitivity import Kind, Ranking
+    from hbdebug.integer_run import IntegerRunner
     from hbdebug.loading.repair import Repaired
     from hbdebug.results import Ceiling, ModelListing
 
@@ -61,6 +62,7 @@ def sensitivity(
     kind: Kind = "node",
     output_node: str = "",
     quantized: str | Path | None = None,
+    integers: bool = False,
     nodes: Sequence[str] = (),
     ops: Sequence[str] = (),
     samples: int | None = None,
@@ -90,6 +92,8 @@ def sensitivity(
         output_node: Measure at the outputs of this node instead of the graph outputs.
         quantized: The ``*_quantized_model.onnx`` of the same conversion; it is run in integers
             and measured beside the ceilings. None measures none.
+        integers: Derive the integer form of the model here, and of the model as suggested, and
+            measure both beside the ceilings (bayes, bayes-e).
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
@@ -135,12 +139,18 @@ def sensitivity(
     )
     measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
     check_request(measured, request)
-    integers = _integer_runner(quantized, output_node)
+    vendors = _integer_runner(quantized, output_node)
     engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
     seconds.lap("load")
     limits = measure_ceilings(engine, stream, request, watch)
-    if integers is not None:
-        limits = (*limits, measure_integer_ceiling(engine, integers, stream, watch))
+    if vendors is not None:
+        limits = (*limits, measure_integer_ceiling(engine, vendors, stream, watch))
+    if integers:
+        calibrated = Assignment.as_calibrated(measured)
+        found, notes = _in_integers(
+            engine, calibrated, stream, request, watch, "as_calibrated", notes
+        )
+        limits = (*limits, *found)
     seconds.lap("whole model")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
@@ -161,9 +171,16 @@ def sensitivity(
         suggestion = search_suggestion(
             engine, stream, ranking.nodes, march=request.march, target=target, observer=watch
         )
+        if integers and suggestion.nodes:
+            lifted_ceiling, lifted_to = measure_suggested(
+                engine, stream, suggestion.nodes, request.march
+            )
+            found, notes = _in_integers(engine, lifted_to, stream, request, watch, SUGGESTED, notes)
+            limits = (*limits, lifted_ceiling, *found)
         seconds.lap("suggestion")
     return replace(
         result,
+        ceilings=limits,
         command=command,
         output_node=output_node,
         suggestion=suggestion,
@@ -175,6 +192,26 @@ def sensitivity(
     )
 
 
+def _in_integers(
+    engine: Engine,
+    assignment: Assignment,
+    samples: Samples,
+    request: Request,
+    observer: Observer,
+    name: str,
+    notes: tuple[str, ...],
+) -> tuple[tuple[Ceiling, ...], tuple[str, ...]]:
+    """Measure an assignment in integers; where that cannot be done, say so in the notes."""
+    try:
+        runner = lowered_runner(engine, assignment, request.march)
+    except UnsupportedError as error:
+        note = (
+            f"{name.replace('_', ' ')} was not measured in integers: {error.where}: {error.message}"
+        )
+        return (), (*notes, note)
+    return (measure_integer_ceiling(engine, runner, samples, observer, name),), notes
+
+
 def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner | None:
     if path is None:
         return None
@@ -183,6 +220,9 @@ def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner 
             "an integer model is measured at its outputs",
             hint="Give --quantized or --output-node, not both.",
         )
+    from hbdebug.integer_run import IntegerRunner  # noqa: PLC0415 - only where it is asked for
+    from hbdebug.loading.integer import load_integer  # noqa: PLC0415
+
     return IntegerRunner(load_integer(path))
 
 
@@ -215,6 +255,8 @@ def repair(model: str | Path | onnx.ModelProto, output: str | Path) -> Repaired:
         raise UsageError(
             "the model would be overwritten", where=str(output), hint="Choose another -o."
         )
+    from hbdebug.loading.repair import repair_hard_sigmoids  # noqa: PLC0415 - nothing else uses it
+
     repaired = repair_hard_sigmoids(model)
     write_bytes_atomic(output, repaired.content)
     return repaired

@@ -125,7 +125,10 @@ class Slicer:
             elif name in self._model.constants:
                 graph.initializer.append(_tensor(name, self._model.constants[name]))
         graph.input.extend(_value_info(name, dtype, None) for name, dtype in fed.items())
-        outputs = tuple(name for name in node.outputs if name and (unread or name in self._wanted))
+        named = tuple(name for name in node.outputs if name)
+        # ONNX Runtime refuses a session without outputs, so a node that nothing reads gives all.
+        read = tuple(name for name in named if name in self._wanted)
+        outputs = named if unread else read or named
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         session = self._session(graph, optimized=False, where=f"node {node.name} ({node.op_type})")
         return Runner(session, tuple(fed), outputs)

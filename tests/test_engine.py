@@ -299,6 +299,18 @@ def test_reading_around_a_point_takes_what_lies_in_front_of_it(samples):
     assert len({array.tobytes() for array in outputs[:4]}) == 4
 
 
+def test_a_node_that_nothing_reads_is_no_obstacle():
+    b = models.CalibratedModel()
+    x = b.point(b.conv(b.input("x", (1, 3, 10, 10)), (3, 4), "conv"))
+    b.node("Sigmoid", [x], "unread")
+    b.output(x)
+    model = load(b.proto())
+
+    found, _ = run_all(Engine(model, jobs=1), models.inputs_for(b.proto(), 2), each_alone(model))
+
+    assert all(set(outputs) == {model.outputs[0].name} for outputs in found.values())
+
+
 def test_a_failing_node_is_named():
     b = models.CalibratedModel()
     x = b.input("x", (2, 3))

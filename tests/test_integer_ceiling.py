@@ -15,6 +15,7 @@ from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
 from hbdebug.loading.integer import load_integer
 from hbdebug.model import IntegerModel
+from hbdebug.pipeline import sensitivity
 from hbdebug.samples import TensorSpec
 from tests import models
 from tests.command import hbdebug
@@ -102,3 +103,54 @@ def test_an_image_input_becomes_int8_in_the_layout_of_the_integer_model():
 def test_values_that_int8_cannot_hold_are_refused():
     with pytest.raises(UsageError, match="cannot hold"):
         _integer_inputs(integer_model("int8", (1, 2)), {"x": np.array([[0.5, 1]], np.float32)})
+
+
+def ceilings_of(tmp_path, *options):
+    arguments = ("sensitivity", CALIBRATED, FOLDER / "calib", "-o", tmp_path, "--samples", "2")
+    done = hbdebug(*arguments, "--no-split", "--no-suggest", "--format", "json", *options)
+    assert done.code == 0, done.err
+    return done.json
+
+
+def test_integers_derived_here_give_what_the_vendors_quantized_model_gives(tmp_path):
+    ours = ceilings_of(tmp_path, "--integers")["ceilings"][-1]
+    theirs = ceilings_of(tmp_path, "--quantized", QUANTIZED)["ceilings"][-1]
+
+    assert ours["fidelity"] == "integer"
+    assert ours == theirs
+
+
+def test_the_suggestion_is_measured_in_integers_too(tmp_path):
+    b = models.CalibratedModel()
+    x = b.input("x", (1, 3, 10, 10))
+    for name in ("a", "b", "c"):
+        limit = 60.0 if name == "b" else 3.0
+        x = b.node("Relu", [b.conv(x, (3, 3), name, threshold=limit)], f"{name}_relu")
+    b.output(b.conv(x, (3, 4), "head"))
+    proto = b.proto()
+    folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=8))
+
+    result = sensitivity(proto, folder, integers=True, target=0.999)
+
+    assert result.suggestion.nodes == {"b": "int16"}
+    found = {(item.name, item.fidelity): item.outputs["head_out"] for item in result.ceilings}
+    before = found["as_calibrated", "integer"]["cosine_similarity"]
+    after = found["as_suggested", "integer"]["cosine_similarity"]
+    assert found["as_suggested", "calibrated"] == result.suggestion.curve[-1].outputs["head_out"]
+    assert before < 0.995
+    assert after > 0.999
+
+
+def test_what_has_no_integer_form_is_said_and_the_rest_is_measured(tmp_path):
+    b = models.CalibratedModel()
+    x = b.point(b.conv(b.input("x", (1, 3, 10, 10)), (3, 4), "conv"))
+    b.output(b.node("ArgMax", [x], "which", axis=1))
+    proto = b.proto()
+    folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=2))
+
+    result = sensitivity(proto, folder, integers=True, suggest=False)
+
+    assert not [item for item in result.ceilings if item.fidelity == "integer"]
+    (said,) = [text for text in result.warnings if "was not measured in integers" in text]
+    assert "which" in said
+    assert result.nodes

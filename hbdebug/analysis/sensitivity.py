@@ -31,7 +31,7 @@ from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.results import NodeResult, NotAnalysed, PointResult
 from hbdebug.samples import TensorSpec
-from hbdebug.toolchain import suggested_action
+from hbdebug.toolchain import lifted, suggested_action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hbdebug.observer import Observer
     from hbdebug.results import Ceiling, Effect
     from hbdebug.samples import Samples
+    from hbdebug.toolchain import Target
 
 Kind: TypeAlias = Literal["node", "weight", "activation"]
 
@@ -57,6 +58,9 @@ ALWAYS_MEASURED = ("cosine_similarity", "sqnr_db")
 
 CEILING_METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
 """Metrics of the whole-model measurements."""
+
+SUGGESTED = "as_suggested"
+"""Name of the ceiling that holds the model with the suggested nodes lifted."""
 
 _NOUNS = {"node": "node", "weight": "weight point", "activation": "activation point"}
 
@@ -180,14 +184,47 @@ def measure_ceilings(
     return ceilings.to_ceilings(list(wanted), scores, "calibrated")
 
 
+def lowered_runner(engine: Engine, assignment: Assignment, march: str) -> IntegerRunner:
+    """Return what runs the integer form of an assignment; needs the engine's profile.
+
+    Raises:
+        UnsupportedError: An operator's integer form is not known; the message names it.
+    """
+    # Half of the package is for integers; what does not use them does not load it.
+    from hbdebug.integer_run import IntegerRunner  # noqa: PLC0415
+    from hbdebug.lowering.graph import lower  # noqa: PLC0415
+
+    specs = engine.walker.measured_profile.specs
+    shapes = {name: shape for name, (_, shape) in specs.items()}
+    return IntegerRunner(lower(engine.model, assignment, shapes=shapes, march=march))
+
+
+def measure_suggested(
+    engine: Engine, samples: Samples, nodes: Mapping[str, str], march: str
+) -> tuple[Ceiling, Assignment]:
+    """Measure the model with some nodes lifted, and return the assignment that this comes to."""
+    settings: dict[str, Target] = {
+        name: "int16" if to == "int16" else "cpu" for name, to in nodes.items()
+    }
+    assignment = lifted(engine.model, Assignment.as_calibrated(engine.model), settings, march)
+    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
+    scores = ceilings.measure(engine, _inputs(samples), len(samples), [assignment], scorer)
+    (ceiling,) = ceilings.to_ceilings([SUGGESTED], scores, "calibrated")
+    return ceiling, assignment
+
+
 def measure_integer_ceiling(
-    engine: Engine, runner: IntegerRunner, samples: Samples, observer: Observer
+    engine: Engine,
+    runner: IntegerRunner,
+    samples: Samples,
+    observer: Observer,
+    name: str = "as_calibrated",
 ) -> Ceiling:
-    """Measure the integer model of the same conversion against the float baseline."""
+    """Measure an integer model of the same network against the float baseline."""
     scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
     observer.phase("integer model", len(samples))
     scores = ceilings.measure_integers(engine, runner, _inputs(samples), len(samples), scorer)
-    (ceiling,) = ceilings.to_ceilings(["as_calibrated"], scores, "integer")
+    (ceiling,) = ceilings.to_ceilings([name], scores, "integer")
     return ceiling
 
 

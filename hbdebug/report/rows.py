@@ -59,6 +59,7 @@ _CEILINGS = {
     "activations_only": "activations only",
     "all_int16": "all activations int16",
     "int16_where_allowed": "int16 where {march} allows it",
+    "as_suggested": "as suggested",
 }
 
 
