@@ -136,7 +136,10 @@ def run_ours(model: Path, data: Path, options: argparse.Namespace) -> tuple[Run,
     arguments = [model, data, "--kind", options.kind, "--samples", options.samples]
     arguments += ["--no-split", "--no-suggest", "-o", target]
     command = [sys.executable, "-m", "hbdebug", "sensitivity", *(str(part) for part in arguments)]
-    done = run(command, cwd=ROOT, env=os.environ)
+    # An installed package brings its bytecode along. Run from a checkout, the first round writes
+    # it, unless the shell forbids that, and then every round would compile the sources again.
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = run(command, cwd=ROOT, env=env)
     record = json.loads((target / "sensitivity.json").read_text(encoding="utf-8"))
     rows = record["nodes" if options.kind == "node" else "points"]
     return done, {row["name"]: row["alone"]["cosine_similarity"] for row in rows}

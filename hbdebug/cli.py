@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shlex
 import sys
@@ -321,6 +322,9 @@ def root(
 
 def main() -> None:
     """Run the command line; the only place that turns an error into an exit code."""
+    # Imports and sessions make many objects that stay, and next to no cycles: at the default
+    # threshold the collector looks through them again and again, a few percent of a short run.
+    gc.set_threshold(100_000)
     try:
         app()
     except HbdebugError as error:
