@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hbdebug.analysis import ceilings
-from hbdebug.analysis.scores import Scorer, worst_of
-from hbdebug.analysis.sensitivity import CEILING_METRICS
+from hbdebug.analysis.scores import worst_of
 from hbdebug.metrics import badness
 from hbdebug.model import Assignment
 from hbdebug.results import CurveStep, Suggestion
 from hbdebug.toolchain import lift, lifted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Sequence
 
     from hbdebug.engine import Engine
     from hbdebug.observer import Observer
@@ -167,9 +164,6 @@ class _Search:
         self._march = march
         self._target = target
         self._observer = observer
-        self._scorer = Scorer(
-            outputs=tuple(spec.name for spec in engine.model.outputs), metrics=CEILING_METRICS
-        )
 
     def measure_start(self) -> None:
         """Measure the model as calibrated, the first step of the curve."""
@@ -266,18 +260,9 @@ class _Search:
         return lift(model, curve.assignment, name, march, to=to, after=curve.settings)
 
     def _measure(self, batch: Sequence[tuple[CurveStep, Assignment, dict[str, Target]]]) -> None:
-        scores = ceilings.measure(
-            self._engine,
-            _inputs(self._samples),
-            len(self._samples),
-            [assignment for _, assignment, _ in batch],
-            self._scorer,
-        )
-        for index, (step, assignment, settings) in enumerate(batch):
-            self._curve.steps.append(replace(step, outputs=scores.output_means(index)))
+        assignments = [assignment for _, assignment, _ in batch]
+        found = ceilings.measure(self._engine, self._samples, assignments)
+        for (step, assignment, settings), outputs in zip(batch, found, strict=True):
+            self._curve.steps.append(replace(step, outputs=outputs))
             self._curve.states.append((assignment, dict(settings)))
             self._observer.advance(1)
-
-
-def _inputs(samples: Samples) -> Iterator[Mapping[str, NDArray[Any]]]:
-    return (arrays for _, arrays in samples)

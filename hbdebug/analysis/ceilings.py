@@ -9,11 +9,10 @@ import numpy as np
 from hbdebug.analysis.scores import Scorer, Scores, worst_of
 from hbdebug.errors import UsageError
 from hbdebug.model import Assignment
-from hbdebug.results import Ceiling
 from hbdebug.toolchain import all_int16, int16_where_allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from hbdebug.engine import Engine
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.model import IntegerModel, QuantModel
+    from hbdebug.results import Ceiling, MetricValues
+    from hbdebug.samples import Samples
 
 NAMES = (
     "as_calibrated",
@@ -29,6 +30,9 @@ NAMES = (
     "all_int16",
     "int16_where_allowed",
 )
+
+METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
+"""Metrics of the whole-model measurements."""
 
 # A ceiling repairs the loss when it leaves less than this share of it.
 _REPAIRED = 0.5
@@ -58,52 +62,48 @@ def _of_role(model: QuantModel, assignment: Assignment, role: str) -> Assignment
 
 def measure(
     engine: Engine,
-    samples: Iterable[Mapping[str, NDArray[Any]]],
-    count: int,
+    samples: Samples,
     wanted: Sequence[Assignment],
-    scorer: Scorer,
     advanced: Callable[[], None] = lambda: None,
-) -> Scores:
+) -> list[dict[str, MetricValues]]:
     """Measure assignments on the whole model.
 
     Args:
         engine: The engine.
-        samples: Inputs of one sample each.
-        count: Number of samples.
+        samples: Samples to measure on.
         wanted: What to measure.
-        scorer: Measures the outputs.
         advanced: Called after every evaluation.
 
     Returns:
-        Scores; those of an interrupted run are never returned, the interrupt goes through.
+        For every assignment, output name -> metric -> mean over samples. Those of an interrupted
+        run are never returned, the interrupt goes through.
     """
-    scores = Scores.empty(len(wanted), count, scorer)
-    for evaluation in engine.whole(samples, wanted, scorer):
+    scorer = _scorer(engine)
+    scores = Scores.empty(len(wanted), len(samples), scorer)
+    for evaluation in engine.whole(inputs_of(samples), wanted, scorer):
         scores.add(evaluation.assignment, evaluation.sample, evaluation.value)
         advanced()
-    return scores
+    return [scores.output_means(index) for index in range(len(wanted))]
 
 
 def measure_integers(
-    engine: Engine,
-    runner: IntegerRunner,
-    samples: Iterable[Mapping[str, NDArray[Any]]],
-    count: int,
-    scorer: Scorer,
-) -> Scores:
+    engine: Engine, runner: IntegerRunner, samples: Samples
+) -> dict[str, MetricValues]:
     """Measure an integer model against the float baseline of the calibrated one.
 
     Args:
         engine: Runs the float baseline.
         runner: Runs the integer model of the same network.
-        samples: Inputs of one sample each.
-        count: Number of samples.
-        scorer: Measures the outputs.
+        samples: Samples to measure on.
+
+    Returns:
+        Output name -> metric -> mean over samples.
 
     Raises:
         UsageError: The models have other inputs or outputs.
     """
-    scores = Scores.empty(1, count, scorer)
+    scorer = _scorer(engine)
+    scores = Scores.empty(1, len(samples), scorer)
     missing = set(scorer.outputs) - {spec.name for spec in runner.model.outputs}
     if missing:
         raise UsageError(
@@ -111,10 +111,24 @@ def measure_integers(
             where=runner.model.path,
             hint="Give the *_quantized_model.onnx of the same conversion.",
         )
-    for number, inputs in enumerate(samples):
-        measure = scorer(engine.walker.baseline(inputs))
-        scores.add(0, number, measure(runner.forward(_integer_inputs(runner.model, inputs))))
-    return scores
+    for number, inputs in enumerate(inputs_of(samples)):
+        judge = scorer(engine.walker.baseline(inputs))
+        scores.add(0, number, judge(runner.forward(_integer_inputs(runner.model, inputs))))
+    return scores.output_means(0)
+
+
+def _scorer(engine: Engine) -> Scorer:
+    return Scorer(outputs=output_names(engine.model), metrics=METRICS)
+
+
+def inputs_of(samples: Samples) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """Yield the arrays of every sample, without its name."""
+    return (arrays for _, arrays in samples)
+
+
+def output_names(model: QuantModel) -> tuple[str, ...]:
+    """Return the names of the graph outputs, in order."""
+    return tuple(spec.name for spec in model.outputs)
 
 
 def _integer_inputs(
@@ -150,14 +164,6 @@ def _integer_inputs(
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(shape) == len(wanted) and all(
         size in {None, actual} for size, actual in zip(wanted, shape, strict=True)
-    )
-
-
-def to_ceilings(names: Sequence[str], scores: Scores, fidelity: str) -> tuple[Ceiling, ...]:
-    """Turn scores into records, one for each name in order."""
-    return tuple(
-        Ceiling(name=name, fidelity=fidelity, outputs=scores.output_means(index))
-        for index, name in enumerate(names)
     )
 
 

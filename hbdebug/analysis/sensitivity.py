@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -29,15 +29,13 @@ from hbdebug.errors import UsageError
 from hbdebug.metrics import NOT_FINITE, badness
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
-from hbdebug.results import NodeResult, NotAnalysed, PointResult
+from hbdebug.results import Ceiling, NodeResult, NotAnalysed, PointResult
 from hbdebug.samples import TensorSpec
 from hbdebug.toolchain import lifted, suggested_action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
-
-    from numpy.typing import NDArray
 
     from hbdebug.analysis.coverage import Coverage
     from hbdebug.analysis.journal import Journal
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from hbdebug.jump import Schedule
     from hbdebug.model import Point, QuantModel
     from hbdebug.observer import Observer
-    from hbdebug.results import Ceiling, Effect
+    from hbdebug.results import Effect
     from hbdebug.samples import Samples
     from hbdebug.toolchain import Target
 
@@ -55,9 +53,6 @@ Kind: TypeAlias = Literal["node", "weight", "activation"]
 
 ALWAYS_MEASURED = ("cosine_similarity", "sqnr_db")
 """Metrics that every ranking shows, whatever ranks."""
-
-CEILING_METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
-"""Metrics of the whole-model measurements."""
 
 SUGGESTED = "as_suggested"
 """Name of the ceiling that holds the model with the suggested nodes lifted."""
@@ -171,17 +166,12 @@ def measure_ceilings(
 ) -> tuple[Ceiling, ...]:
     """Measure the whole model under the assignments of `hbdebug.analysis.ceilings.NAMES`."""
     wanted = ceilings.assignments(engine.model, request.march)
-    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
     observer.phase("whole model", len(wanted) * len(samples))
-    scores = ceilings.measure(
-        engine,
-        _inputs(samples),
-        len(samples),
-        list(wanted.values()),
-        scorer,
-        lambda: observer.advance(1),
+    found = ceilings.measure(engine, samples, list(wanted.values()), lambda: observer.advance(1))
+    return tuple(
+        Ceiling(name=name, fidelity="calibrated", outputs=outputs)
+        for name, outputs in zip(wanted, found, strict=True)
     )
-    return ceilings.to_ceilings(list(wanted), scores, "calibrated")
 
 
 def lowered_runner(engine: Engine, assignment: Assignment, march: str) -> IntegerRunner:
@@ -207,10 +197,8 @@ def measure_suggested(
         name: "int16" if to == "int16" else "cpu" for name, to in nodes.items()
     }
     assignment = lifted(engine.model, Assignment.as_calibrated(engine.model), settings, march)
-    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
-    scores = ceilings.measure(engine, _inputs(samples), len(samples), [assignment], scorer)
-    (ceiling,) = ceilings.to_ceilings([SUGGESTED], scores, "calibrated")
-    return ceiling, assignment
+    (outputs,) = ceilings.measure(engine, samples, [assignment])
+    return Ceiling(name=SUGGESTED, fidelity="calibrated", outputs=outputs), assignment
 
 
 def measure_integer_ceiling(
@@ -221,11 +209,9 @@ def measure_integer_ceiling(
     name: str = "as_calibrated",
 ) -> Ceiling:
     """Measure an integer model of the same network against the float baseline."""
-    scorer = Scorer(outputs=_output_names(engine.model), metrics=CEILING_METRICS)
     observer.phase("integer model", len(samples))
-    scores = ceilings.measure_integers(engine, runner, _inputs(samples), len(samples), scorer)
-    (ceiling,) = ceilings.to_ceilings([name], scores, "integer")
-    return ceiling
+    outputs = ceilings.measure_integers(engine, runner, samples)
+    return Ceiling(name=name, fidelity="integer", outputs=outputs)
 
 
 def rank(
@@ -255,10 +241,10 @@ def rank(
         UsageError: A selector matches nothing.
         ModelError: ONNX Runtime can not run a node.
     """
-    profile = engine.profile(next(_inputs(samples)))
+    profile = engine.profile(next(ceilings.inputs_of(samples)))
     dtypes = {name: dtype for name, (dtype, _) in profile.specs.items()}
     plan = _plan(engine.model, request, dtypes, whole)
-    scorer = Scorer(outputs=_output_names(engine.model), metrics=request.measured)
+    scorer = Scorer(outputs=ceilings.output_names(engine.model), metrics=request.measured)
     scores = Scores.empty(len(plan.assignments), len(samples), scorer)
     schedule = engine.schedule(plan.assignments, len(samples))
     observer.estimate(_estimate(engine, schedule, len(samples)))
@@ -339,7 +325,7 @@ def _evaluate(
     try:
         scorer = Scorer.like(scores)
         for item in engine.evaluate(
-            _inputs(samples), schedule, scorer, faint=scorer.faint, done=found
+            ceilings.inputs_of(samples), schedule, scorer, faint=scorer.faint, done=found
         ):
             scores.add(item.assignment, item.sample, item.value)
             observer.advance(item.cost)
@@ -532,11 +518,3 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def _inputs(samples: Samples) -> Iterator[Mapping[str, NDArray[Any]]]:
-    return (arrays for _, arrays in samples)
-
-
-def _output_names(model: QuantModel) -> tuple[str, ...]:
-    return tuple(spec.name for spec in model.outputs)
