@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hbdebug.errors import DataError, UnsupportedError, UsageError
+from hbdebug.errors import DataError, UsageError
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load_to_run
 from hbdebug.model import Assignment, IntegerModel
@@ -19,6 +19,7 @@ from hbdebug.names import close_matches
 from hbdebug.npy import Want, describe, read_npy, require_finite
 from hbdebug.report.outputs import RunRecord, SavedTensor
 from hbdebug.report.record import write_bytes_atomic, write_text_atomic
+from hbdebug.samples import require_readable_type, wanted_inputs
 from hbdebug.slices import Slicer
 from hbdebug.walk import Walker
 
@@ -159,39 +160,28 @@ def _named(text: str, specs: Sequence[TensorSpec]) -> tuple[str, Path]:
         raise UsageError(f"{text!r} is not NAME=FILE", hint=_how_to_name(specs))
     close = close_matches(name, [spec.name for spec in specs])
     raise UsageError(
-        f"the model has no input {name!r}", hint=" ".join(filter(None, (close, _wanted(specs))))
+        f"the model has no input {name!r}",
+        hint=" ".join(filter(None, (close, wanted_inputs(specs)))),
     )
 
 
 def _add(paired: dict[str, Path], name: str, file: Path, specs: Sequence[TensorSpec]) -> None:
     if name in paired:
         raise UsageError(
-            f"input '{name}' is given twice: {paired[name]} and {file}", hint=_wanted(specs)
+            f"input '{name}' is given twice: {paired[name]} and {file}", hint=wanted_inputs(specs)
         )
     paired[name] = file
 
 
-def _wanted(specs: Sequence[TensorSpec]) -> str:
-    wants = ", ".join(f"{spec.name} ({describe(spec.dtype, spec.shape)})" for spec in specs)
-    return f"The model wants {wants}."
-
-
 def _how_to_name(specs: Sequence[TensorSpec]) -> str:
-    return f"{_wanted(specs)} Name the files like the inputs, or give --input NAME=FILE."
+    return f"{wanted_inputs(specs)} Name the files like the inputs, or give --input NAME=FILE."
 
 
 def _read(file: Path, spec: TensorSpec) -> NDArray[Any]:
     what = f"input '{spec.name}'"
     if not file.exists():
         raise DataError("no such file", where=str(file), hint=f"It was given for {what}.")
-    try:
-        readable = np.dtype(spec.dtype).kind in "fiub"
-    except TypeError:
-        readable = False
-    if not readable:
-        raise UnsupportedError(
-            f"its type is {spec.dtype}, which .npy files cannot hold", where=what
-        )
+    require_readable_type(spec)
     array = read_npy(file, Want(what=what, dtype=spec.dtype, shape=spec.shape))
     require_finite(array, what, str(file))
     return array

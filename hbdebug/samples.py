@@ -179,15 +179,24 @@ def _require_readable_types(specs: Sequence[TensorSpec]) -> None:
     if not specs:
         raise ModelError("the model has no inputs, so no data can be given to it")
     for spec in specs:
-        try:
-            readable = np.dtype(spec.dtype).kind in "fiub"
-        except TypeError:
-            readable = False
-        if not readable:
-            raise UnsupportedError(
-                f"its type is {spec.dtype}, which .npy files cannot hold",
-                where=f"input '{spec.name}'",
-            )
+        require_readable_type(spec)
+
+
+def require_readable_type(spec: TensorSpec) -> None:
+    """Check that ``.npy`` files can hold what an input takes.
+
+    Raises:
+        UnsupportedError: They cannot; the message names the input.
+    """
+    try:
+        readable = np.dtype(spec.dtype).kind in "fiub"
+    except TypeError:
+        readable = False
+    if not readable:
+        raise UnsupportedError(
+            f"its type is {spec.dtype}, which .npy files cannot hold",
+            where=f"input '{spec.name}'",
+        )
 
 
 def _check(
@@ -284,7 +293,7 @@ def _find(root: Path, specs: Sequence[TensorSpec]) -> tuple[dict[str, Parts], li
             "there is no such file or folder",
             where=str(root),
             hint="Give a folder that holds a folder of .npy files for each input. "
-            f"{_wanted(specs)}",
+            f"{wanted_inputs(specs)}",
         )
     if not root.is_dir():
         return _single_file(root, specs), []
@@ -430,7 +439,7 @@ def _read_sample(
         raise DataError(
             f"no array for input {_listed(missing)}",
             where=str(file),
-            hint=f"{_wanted(specs)} It holds {_listed(keys)}.{_meant(missing, keys)}",
+            hint=f"{wanted_inputs(specs)} It holds {_listed(keys)}.{_meant(missing, keys)}",
         )
     foreign.update(key for key in keys if key not in matched.values())
     arrays = read_npz(file, {matched[name]: want for name, want in wants.items()})
@@ -455,7 +464,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{quoted} and {len(names) - 5} more" if len(names) > 5 else quoted or "nothing"
 
 
-def _wanted(specs: Sequence[TensorSpec]) -> str:
+def wanted_inputs(specs: Sequence[TensorSpec]) -> str:
+    """Say in a sentence which inputs a model takes."""
     wants = ", ".join(f"{spec.name} ({describe(spec.dtype, spec.shape)})" for spec in specs)
     return f"The model wants {wants}."
 
@@ -482,7 +492,7 @@ def _one_array_only(path: Path, specs: Sequence[TensorSpec]) -> DataError:
         f".npy files hold one array each, and the model has {len(specs)} inputs",
         where=str(path),
         hint="Make a folder for each input, with files of the same name for one sample. "
-        f"{_wanted(specs)}",
+        f"{wanted_inputs(specs)}",
     )
 
 
@@ -495,7 +505,9 @@ def _no_folder(
     return DataError(
         f"no folder for input {_listed(missing)}",
         where=str(root),
-        hint=f"{_wanted(specs)} Folders found: {_listed(found)}.{_meant(missing, free)}{alone}",
+        hint=(
+            f"{wanted_inputs(specs)} Folders found: {_listed(found)}.{_meant(missing, free)}{alone}"
+        ),
     )
 
 
@@ -513,7 +525,9 @@ def _nothing_found(root: Path, entries: Sequence[Path], specs: Sequence[TensorSp
         return _no_folder(root, [spec.name for spec in specs], set(), specs)
     if not entries:
         return DataError(
-            "the folder is empty", where=str(root), hint=f"Put samples into it. {_wanted(specs)}"
+            "the folder is empty",
+            where=str(root),
+            hint=f"Put samples into it. {wanted_inputs(specs)}",
         )
     return DataError(
         f"no .npy or .npz file among {_listed([entry.name for entry in entries])}",
@@ -529,5 +543,5 @@ def _foreign_arrays(
     return DataError(
         f"arrays that are no input of the model: {_listed(list(foreign))}",
         where=path,
-        hint=f"{_wanted(specs)} Leave the others out when saving, or give --skip-bad.",
+        hint=f"{wanted_inputs(specs)} Leave the others out when saving, or give --skip-bad.",
     )
