@@ -11,8 +11,6 @@ table to stderr. Where the vendor's package is not installed nothing is run, and
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import statistics
 import sys
@@ -21,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from vendor_integer import HOW_TO_INSTALL, OUR_PACKAGES, Vendor, VendorError, timed, versions_of
+from vendor_integer import (
+    OUR_PACKAGES,
+    Vendor,
+    VendorError,
+    compare_and_print,
+    parser_of,
+    timed,
+    versions_of,
+)
 
 from hbdebug.engine import available_cores
 from hbdebug.errors import HbdebugError
@@ -30,6 +36,7 @@ from hbdebug.loading.integer import load_integer
 from hbdebug.samples import open_samples
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -178,15 +185,7 @@ def render(report: Mapping[str, Any]) -> str:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a *_quantized_model.onnx")
-    parser.add_argument("calibration", type=Path, metavar="CALIB", help="CALIB/<input>/*.npy")
-    parser.add_argument(
-        "--vendor-python",
-        type=Path,
-        metavar="VENV/bin",
-        help="folder with the vendor's programs [default: search PATH]",
-    )
+    parser = parser_of(__doc__.splitlines()[0], "MODEL", "a *_quantized_model.onnx")
     parser.add_argument("--samples", type=int, default=2, metavar="N", help="[default: 2]")
     parser.add_argument("--rounds", type=int, default=5, metavar="R", help="[default: 5]")
     return parser.parse_args()
@@ -194,18 +193,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     """Compare, print and return the exit code."""
-    options = parse()
-    vendor = Vendor.find(options.vendor_python)
-    if vendor is None:
-        print(HOW_TO_INSTALL, file=sys.stderr)
-        return 0
-    try:
-        report = compare(vendor, options)
-    except (VendorError, HbdebugError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(render(report), file=sys.stderr)
-    print(json.dumps(report, indent=1))
+    report = compare_and_print(parse(), compare, render, (VendorError, HbdebugError))
     return 1 if report["integers_differing"] else 0
 
 

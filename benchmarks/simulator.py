@@ -18,8 +18,6 @@ installed nothing is run, and the exit code is 0.
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import sys
 import tempfile
@@ -28,7 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from vendor_integer import HBM, HOW_TO_INSTALL, OUR_PACKAGES, Vendor, VendorError, versions_of
+from vendor_integer import (
+    HBM,
+    OUR_PACKAGES,
+    Vendor,
+    VendorError,
+    compare_and_print,
+    parser_of,
+    versions_of,
+)
 
 from hbdebug.errors import HbdebugError
 from hbdebug.integer_run import IntegerRunner
@@ -40,6 +46,7 @@ from hbdebug.model import Assignment
 from hbdebug.samples import open_samples
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -240,15 +247,7 @@ def _total(counts: Sequence[int | None]) -> str:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, metavar="FLOAT", help="float model")
-    parser.add_argument("calibration", type=Path, metavar="CALIB", help="CALIB/<input>/*.npy")
-    parser.add_argument(
-        "--vendor-python",
-        type=Path,
-        metavar="VENV/bin",
-        help="folder with the vendor's programs [default: search PATH]",
-    )
+    parser = parser_of(__doc__.splitlines()[0], "FLOAT", "float model")
     parser.add_argument("--samples", type=int, default=2, metavar="N", help="[default: 2]")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave what was built here")
     parser.add_argument("--march", default="bayes-e", choices=("bayes", "bayes-e"))
@@ -257,18 +256,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     """Compare, print and return the exit code."""
-    options = parse()
-    vendor = Vendor.find(options.vendor_python)
-    if vendor is None:
-        print(HOW_TO_INSTALL, file=sys.stderr)
-        return 0
-    try:
-        report = compare(vendor, options)
-    except (VendorError, HbdebugError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(render(report), file=sys.stderr)
-    print(json.dumps(report, indent=1))
+    report = compare_and_print(parse(), compare, render, (VendorError, HbdebugError))
     return 1 if report["differing"] or report["not_compared"] else 0
 
 

@@ -14,6 +14,7 @@ lists of names.
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -51,6 +52,60 @@ LAST_OPSET = 11
 
 class VendorError(Exception):
     """A program of the vendor failed, or what it wrote is not understood."""
+
+
+def parser_of(description: str, model: str, what: str) -> argparse.ArgumentParser:
+    """Return a command line with what every comparison takes: model, samples, the vendor.
+
+    Args:
+        description: First line of the help.
+        model: What the first argument is called.
+        what: What it is.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("model", type=Path, metavar=model, help=what)
+    parser.add_argument("calibration", type=Path, metavar="CALIB", help="CALIB/<input>/*.npy")
+    parser.add_argument(
+        "--vendor-python",
+        type=Path,
+        metavar="VENV/bin",
+        help="folder with the vendor's programs [default: search PATH]",
+    )
+    return parser
+
+
+def compare_and_print(
+    options: argparse.Namespace,
+    compare: Callable[[Vendor, argparse.Namespace], dict[str, Any]],
+    render: Callable[[Mapping[str, Any]], str],
+    failures: tuple[type[Exception], ...],
+) -> dict[str, Any]:
+    """Run a comparison; a table goes to stderr, JSON to stdout.
+
+    Args:
+        options: What `parser_of` parsed.
+        compare: Makes the report.
+        render: Makes the table.
+        failures: Errors whose message is all that the user needs.
+
+    Returns:
+        The report.
+
+    Raises:
+        SystemExit: With 0 where the vendor's package is not installed, with 1 after a failure.
+    """
+    vendor = Vendor.find(options.vendor_python)
+    if vendor is None:
+        print(HOW_TO_INSTALL, file=sys.stderr)
+        sys.exit(0)
+    try:
+        report = compare(vendor, options)
+    except failures as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    print(render(report), file=sys.stderr)
+    print(json.dumps(report, indent=1))
+    return report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -11,7 +11,6 @@ vendor's package is not installed nothing is run, and the exit code is 0.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -26,14 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vendor_integer import COMMAND, Vendor, compare_and_print, parser_of
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-VENDOR = "hmct-debugger"
-HOW_TO_INSTALL = f"""skipped: {VENDOR} was not found.
-It is an optional peer that needs an environment of its own (Python 3.10 on x86-64);
-benchmarks/README.md has the commands. Then give its bin folder with --vendor-python."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +84,6 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Run:
     )
 
 
-def find_vendor(folder: Path | None) -> Path | None:
-    """Return the vendor's command: in the folder given, or on PATH; None if there is none."""
-    found = shutil.which(VENDOR, path=None if folder is None else str(folder.resolve()))
-    return Path(found) if found else None
-
-
 def copy_last(calibration: Path, count: int, target: Path) -> list[str]:
     """Copy the samples that the vendor would take, and return their names.
 
@@ -117,14 +109,14 @@ def copy_last(calibration: Path, count: int, target: Path) -> list[str]:
     return names
 
 
-def run_vendor(command: Path, model: Path, data: Path, options: argparse.Namespace) -> Run:
+def run_vendor(vendor: Vendor, model: Path, data: Path, options: argparse.Namespace) -> Run:
     """Rank with the vendor's debugger."""
     # Its own folder leads PATH: the tools that it starts are there.
-    path = f"{command.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{vendor.folder}{os.pathsep}{os.environ.get('PATH', '')}"
     arguments = ["get-sensitivity-of-nodes", model, data, "-n", options.kind, "-v", "True"]
     arguments += ["-d", options.samples]
     return run(
-        [str(part) for part in (command, *arguments)],
+        [str(part) for part in (vendor.folder / COMMAND, *arguments)],
         cwd=data.parent,
         env={**os.environ, "PATH": path, "PYTHONPATH": ""},
     )
@@ -157,7 +149,7 @@ def read_table(text: str) -> dict[str, float]:
     rows = (re.split(r"\s{2,}", line.strip()) for line in table.splitlines())
     ranking = {row[0]: float(row[1]) for row in rows if len(row) > 1 and _is_number(row[1])}
     if not rule or not ranking:
-        raise RunError(f"no table in what {VENDOR} printed:\n{text[-1500:]}")
+        raise RunError(f"no table in what {COMMAND} printed:\n{text[-1500:]}")
     return ranking
 
 
@@ -197,7 +189,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def compare(command: Path, options: argparse.Namespace) -> dict[str, Any]:
+def compare(vendor: Vendor, options: argparse.Namespace) -> dict[str, Any]:
     """Run both as often as asked for, and return the report.
 
     Raises:
@@ -214,7 +206,7 @@ def compare(command: Path, options: argparse.Namespace) -> dict[str, Any]:
             for who in ("vendor", "hbdebug") if turn % 2 == 0 else ("hbdebug", "vendor"):
                 print(f"run {turn + 1} of {options.runs}: {who}", file=sys.stderr)
                 if who == "vendor":
-                    theirs.append(run_vendor(command, model, data, options))
+                    theirs.append(run_vendor(vendor, model, data, options))
                 else:
                     done, ranking = run_ours(model, data, options)
                     ours.append(done)
@@ -257,37 +249,17 @@ def render(report: Mapping[str, Any]) -> str:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("calibration", type=Path, metavar="CALIB", help="CALIB/<input>/*.npy")
-    parser.add_argument(
-        "--vendor-python",
-        type=Path,
-        metavar="VENV/bin",
-        help=f"folder with {VENDOR} [default: search PATH]",
-    )
+    parser = parser_of(__doc__.splitlines()[0], "MODEL", "a *_calibrated_model.onnx")
     parser.add_argument("--samples", type=int, default=1, metavar="N")
     parser.add_argument("--kind", choices=("node", "weight", "activation"), default="node")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="rounds [default: 3]")
     return parser.parse_args()
 
 
-def main() -> int:
-    """Compare, print and return the exit code."""
-    options = parse()
-    command = find_vendor(options.vendor_python)
-    if command is None:
-        print(HOW_TO_INSTALL, file=sys.stderr)
-        return 0
-    try:
-        report = compare(command, options)
-    except RunError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(render(report), file=sys.stderr)
-    print(json.dumps(report, indent=1))
-    return 0
+def main() -> None:
+    """Compare and print."""
+    compare_and_print(parse(), compare, render, (RunError,))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
