@@ -12,29 +12,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from tests.models import GraphBuilder
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
-class QuantizedModel:
+class QuantizedModel(GraphBuilder):
     """Collects nodes; every method returns the name of the tensor it makes."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: list[onnx.ValueInfoProto] = []
-
-    def input(self, name: str, shape: tuple[int, ...], dtype: int = TensorProto.FLOAT) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
-        return name
-
-    def output(self, name: str, dtype: int = TensorProto.FLOAT) -> str:
-        self.outputs.append(helper.make_tensor_value_info(name, dtype, None))
-        return name
-
-    def constant(self, name: str, value: np.ndarray) -> str:
-        self.initializers.append(onnx.numpy_helper.from_array(np.asarray(value), name))
-        return name
 
     def node(self, op_type: str, inputs: list[str], name: str = "", **attributes) -> str:
         """Add a node; vendor operators are told by their name."""

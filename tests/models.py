@@ -10,16 +10,10 @@ ACTIVATION = 0x11111
 WEIGHT = 0x22111
 
 
-class CalibratedModel:
-    """Collects nodes and points; every method returns the name of the tensor it makes.
+class GraphBuilder:
+    """Collects the parts of a graph; every method returns the name of its tensor."""
 
-    Weights are drawn from a seeded generator, so two builders with the same seed and the same
-    calls give the same model.
-    """
-
-    def __init__(self, seed: int = 0, opset: int = 11) -> None:
-        self.random = np.random.default_rng(seed)
-        self.opset = opset
+    def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -36,6 +30,19 @@ class CalibratedModel:
     def constant(self, name: str, value: np.ndarray) -> str:
         self.initializers.append(onnx.numpy_helper.from_array(np.asarray(value), name))
         return name
+
+
+class CalibratedModel(GraphBuilder):
+    """Collects nodes and points; every method returns the name of the tensor it makes.
+
+    Weights are drawn from a seeded generator, so two builders with the same seed and the same
+    calls give the same model.
+    """
+
+    def __init__(self, seed: int = 0, opset: int = 11) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(seed)
+        self.opset = opset
 
     def node(
         self, op_type: str, inputs: list[str], name: str = "", *, outputs: int = 1, **attributes
