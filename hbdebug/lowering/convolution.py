@@ -95,12 +95,14 @@ class SumIntegers:
         bias: int32 ``(Cout,)``, without rounding term; None if the float node has none.
         step: float32 ``(Cout,)``, what one of an accumulator is worth: the scale of the
             HzDequantize that follows.
+        residual: How the residual operand is added; None without one.
         requantized: bool ``(Cout,)``, as in `ConvIntegers`.
     """
 
     weight: NDArray[np.int8]
     bias: NDArray[np.int32] | None
     step: Floats
+    residual: ResidualIntegers | None
     requantized: NDArray[np.bool_]
 
 
@@ -198,7 +200,13 @@ def transposed_convolution(
 
 
 def convolution_sums(
-    weight: Floats, bias: Floats | None, *, threshold: ArrayLike, input_step: float
+    weight: Floats,
+    bias: Floats | None,
+    *,
+    threshold: ArrayLike,
+    input_step: float,
+    residual_step: float | None = None,
+    march: str = "bayes-e",
 ) -> SumIntegers:
     """Derive a Conv whose output nothing quantizes: a graph output, or a float operator's input.
 
@@ -207,6 +215,8 @@ def convolution_sums(
         bias: float32 ``(Cout,)``, or None.
         threshold: Largest absolute weight of each output channel, or of all.
         input_step: Step of X.
+        residual_step: Step of the residual operand; None without one.
+        march: bernoulli2 adds residuals with a multiplier alone.
     """
     step = np.float32(input_step)
     low = _SUM_STEP_MIN if bias is not None else _SUM_STEP_MIN_UNBIASED
@@ -223,6 +233,9 @@ def convolution_sums(
         weight=_weights(weight, steps),
         bias=integers,
         step=sums,
+        residual=None
+        if residual_step is None
+        else _residual(residual_step, sums.astype(np.float64), march),
         requantized=too_small | too_large,
     )
 

@@ -1,6 +1,6 @@
 """What a convolution takes in: the Relu and the residual Add behind it.
 
-Measured against HMCT 1.1.0 on bayes-e: nodes fuse where nothing between them is quantized.
+Measured against HMCT 1.1.0: nodes fuse where nothing between them is quantized.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hbdebug.lowering.elementwise import BERNOULLI2
+from hbdebug.lowering.islands import stays_float
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hbdebug.lowering.writer import GraphWriter
     from hbdebug.model import Assignment, QuantModel
 
 
@@ -23,14 +26,12 @@ MOVERS = frozenset(
 
 STEP_KEEPERS = frozenset(
     {
-        "ArgMax",
         "AveragePool",
         "DepthToSpace",
         "GlobalMaxPool",
         "HzChannelShuffle",
         "HzPad",
         "HzSpaceToDepth",
-        "Max",
         "MaxPool",
         "Min",
         "PRelu",
@@ -42,6 +43,9 @@ STEP_KEEPERS = frozenset(
     }
 )
 """They run in integers whether or not a point is behind them: the output counts like the input."""
+
+BERNOULLI2_STEP_KEEPERS = STEP_KEEPERS | {"LeakyRelu"}
+"""Those of bernoulli2, where a LeakyRelu is no table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,8 +73,13 @@ class Fusion:
         return self.nodes[-1].outputs[0]
 
 
+def keeps_steps(node: Node, march: str) -> bool:
+    """Whether a node gives integers without a point behind it, in the steps of what it reads."""
+    return node.op_type in (BERNOULLI2_STEP_KEEPERS if march == BERNOULLI2 else STEP_KEEPERS)
+
+
 def quantizing_point(
-    model: QuantModel, assignment: Assignment, node: Node, index: int
+    model: QuantModel, assignment: Assignment, node: Node, index: int, writer: GraphWriter
 ) -> Point | None:
     """Return the point in whose integers a node reads an input; None if that input is float.
 
@@ -80,9 +89,31 @@ def quantizing_point(
     if isinstance(step, Point):
         quantized = step.name in assignment and (node.name, index) not in assignment.bypassed
         return step if quantized else None
-    if step is None or step.op_type not in MOVERS | STEP_KEEPERS:
+    if step is None or not (step.op_type in MOVERS or keeps_steps(step, writer.march)):
         return None
-    return quantizing_point(model, assignment, step, 0)
+    if step.op_type == "TopK" and node.inputs[index] != step.outputs[0]:
+        return None  # Indices.
+    if not reads_integers(model, assignment, step, writer) or stays_float(model, step, writer):
+        return None
+    # A Min counts like the operand with the largest steps, all others like their first input.
+    operands = range(len(step.inputs)) if step.op_type == "Min" else (0,)
+    points = [quantizing_point(model, assignment, step, each, writer) for each in operands]
+    return max(
+        (point for point in points if point is not None),
+        key=lambda point: float(assignment[point.name].scale.max()),
+        default=None,
+    )
+
+
+def reads_integers(
+    model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter
+) -> bool:
+    """Whether everything a node reads is quantized, but for its parameters."""
+    return all(
+        quantizing_point(model, assignment, node, index, writer) is not None
+        for index, name in enumerate(node.inputs)
+        if name and (name not in model.constants or node.op_type in {"Max", "Min"})
+    )
 
 
 def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point | None:
@@ -97,12 +128,13 @@ def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point 
     return None
 
 
-def fusions(model: QuantModel, assignment: Assignment) -> Mapping[str, Fusion]:
+def fusions(model: QuantModel, assignment: Assignment, writer: GraphWriter) -> Mapping[str, Fusion]:
     """Find all convolutions that run in integers.
 
     Args:
         model: The calibrated model.
         assignment: Which points are quantized.
+        writer: Knows the march and the shapes.
 
     Returns:
         By the name of the last fused node: where all inputs exist.
@@ -110,28 +142,27 @@ def fusions(model: QuantModel, assignment: Assignment) -> Mapping[str, Fusion]:
     found = {}
     for node in model.nodes:
         if node.op_type == "Conv" and all(
-            quantizing_point(model, assignment, node, index) is not None for index in (0, 1)
+            quantizing_point(model, assignment, node, index, writer) is not None for index in (0, 1)
         ):
-            fusion = _fusion(model, assignment, node)
+            fusion = _fusion(model, assignment, node, writer)
             found[fusion.nodes[-1].name] = fusion
     return found
 
 
-def _fusion(model: QuantModel, assignment: Assignment, node: Node) -> Fusion:
+def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter) -> Fusion:
+    nodes: tuple[Node, ...] = (node,)
+    residual = None
     add = _only_reader(model, node, "Add")
     if add is not None:
         other = 1 - add.inputs.index(node.outputs[0])
-        point = quantizing_point(model, assignment, add, other)
-        whole = _with_relu(model, (node, add), other)
-        # An accumulator that is the output takes no residual in.
-        rescaled = grid_point(model, assignment, whole.output) is not None
-        if rescaled and point is not None and point.output not in model.static:
-            return whole
-    return _with_relu(model, (node,), None)
-
-
-def _with_relu(model: QuantModel, nodes: tuple[Node, ...], residual: int | None) -> Fusion:
+        point = quantizing_point(model, assignment, add, other, writer)
+        if point is not None and point.output not in model.static:
+            nodes, residual = (node, add), other
     relu = _only_reader(model, nodes[-1], "Relu")
+    if relu is not None and writer.march == BERNOULLI2:
+        # There, an accumulator that is the output takes no Relu in.
+        rescaled = grid_point(model, assignment, relu.outputs[0]) is not None
+        relu = relu if rescaled else None
     if relu is not None:
         nodes = (*nodes, relu)
     return Fusion(nodes=nodes, residual=residual, relu=relu is not None)

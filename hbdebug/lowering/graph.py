@@ -15,29 +15,34 @@ import numpy as np
 from hbdebug.errors import UnsupportedError
 from hbdebug.kernels import KERNELS
 from hbdebug.lowering.curves import has_curve
+from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.fusion import (
     MOVERS,
-    STEP_KEEPERS,
     fusions,
     grid_point,
-    quantizing_point,
+    keeps_steps,
+    reads_integers,
 )
 from hbdebug.lowering.image_nodes import ImageNodeLowering
+from hbdebug.lowering.islands import stays_float
 from hbdebug.lowering.nodes import BITS
 from hbdebug.lowering.steps import same_step
-from hbdebug.lowering.writer import GraphWriter
-from hbdebug.model import IntegerModel, Point
+from hbdebug.lowering.writer import CHANNELS_LAST, GraphWriter
+from hbdebug.model import IntegerModel, Node, Point
 from hbdebug.quant import fake_quantize, float_passthrough
+from hbdebug.samples import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.writer import Shape
-    from hbdebug.model import Assignment, Node, QuantModel
+    from hbdebug.lowering.writer import Shape, Tensor
+    from hbdebug.model import Assignment, QuantModel
+    from hbdebug.quant import QuantParams
 
 _WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], None]] = {
+    "ArgMax": ImageNodeLowering.largest_channel,
     "AveragePool": ImageNodeLowering.average_pool,
     "DepthToSpace": ImageNodeLowering.depth_to_space,
     "GlobalAveragePool": ImageNodeLowering.global_average,
@@ -45,20 +50,29 @@ _WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], No
     "HzChannelShuffle": ImageNodeLowering.channel_shuffle,
     "MatMul": ImageNodeLowering.matrix_product,
     "MaxPool": ImageNodeLowering.max_pool,
+    "Min": ImageNodeLowering.minimum_of_two,
     "PRelu": ImageNodeLowering.prelu,
     "Pad": ImageNodeLowering.pad,
     "ReduceMax": ImageNodeLowering.maximum,
+    "Resize": ImageNodeLowering.resize,
     "SpaceToDepth": ImageNodeLowering.space_to_depth,
+    "TopK": ImageNodeLowering.top_k,
 }
 _WITH_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point], None]] = {
     "Add": ImageNodeLowering.sum_of_two,
     "Concat": ImageNodeLowering.concatenation,
     "ConvTranspose": ImageNodeLowering.transposed_convolution,
+    "HzPreprocess": ImageNodeLowering.colour_conversion,
+    "Max": ImageNodeLowering.maximum_of_two,
     "Mul": ImageNodeLowering.multiplication,
     "ReduceMean": ImageNodeLowering.reduction,
     "ReduceSum": ImageNodeLowering.reduction,
     "Sub": ImageNodeLowering.sum_of_two,
 }
+
+
+MARCHES = frozenset({"bayes", "bayes-e", BERNOULLI2})
+"""Marches whose integers are known."""
 
 
 def lower(
@@ -78,7 +92,7 @@ def lower(
         model: The calibrated model.
         assignment: Which points are quantized, and how.
         shapes: Shapes of the calibrated model's tensors, where nodes run in integers.
-        march: bayes or bayes-e.
+        march: bayes, bayes-e or bernoulli2.
 
     Returns:
         The integer model, to be run like one that was read from a file.
@@ -87,9 +101,9 @@ def lower(
         UnsupportedError: The march, or a node that the converter would run in integers, is not
             known here.
     """
-    if march not in {"bayes", "bayes-e"}:
+    if march not in MARCHES:
         raise UnsupportedError(f"lowering to march {march} is not known")
-    return _Lowering(model, assignment, GraphWriter(shapes)).run()
+    return _Lowering(model, assignment, GraphWriter(shapes, march)).run()
 
 
 class _Lowering:
@@ -98,7 +112,8 @@ class _Lowering:
         self._assignment = assignment
         self._out = writer
         self._site = ImageNodeLowering(model, assignment, writer)
-        self._fusions = fusions(model, assignment)
+        self._fusions = fusions(model, assignment, writer)
+        self._pixels: dict[str, TensorSpec] = {}
         self._fused = {node.name for each in self._fusions.values() for node in each.nodes}
 
     def run(self) -> IntegerModel:
@@ -122,7 +137,7 @@ class _Lowering:
             kind="lowered from calibrated",
             producer=model.producer,
             opset=model.opset,
-            inputs=model.inputs,
+            inputs=tuple(self._pixels.get(spec.name, spec) for spec in model.inputs),
             outputs=model.outputs,
             steps=tuple(out.nodes),
             constants={**model.constants, **out.constants},
@@ -140,14 +155,27 @@ class _Lowering:
                     "a point that rescales channels cannot be put in float", where=point.name
                 )
             out.tensors[point.output] = source
-            return
+        elif not source.bits and self._only_floats_read(point):
+            out.tensors[point.output] = source
+        else:
+            out.tensors[point.output] = self._counted(point, params, source)
+
+    def _counted(self, point: Point, params: QuantParams, source: Tensor) -> Tensor:
+        """Return what a point reads in the steps that it says."""
+        out = self._out
         if params.dtype not in BITS or params.per_channel or params.zero_point.any():
             raise UnsupportedError(
                 "only int8 and int16 activations with one scale and no zero point can be lowered",
                 where=point.name,
             )
         bits, step = self._site.bits_and_step(point)
+        if bits == 16 and out.march == BERNOULLI2:
+            raise UnsupportedError(
+                "there is no int16 on bernoulli2", where=point.name, hint="Use int8, or float."
+            )
         step_name = f"{point.name}_y_scale"
+        if self._gives_pixels(point):
+            return self._as_pixels(source, bits, step, step_name)
         if source.bits == 32:
             source = replace(source, name=out.in_float(point.input), bits=0, last=False)
         if not source.bits:
@@ -157,23 +185,63 @@ class _Lowering:
             out.node(node, "HzQuantize", inputs, name, {"bits": bits})
             source = replace(source, name=name, bits=bits, step=step)
         elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
-            source = out.requantized(source, f"{point.input}_Requantize", bits, step[0])
+            source = out.requantized(source, point.input, bits, step[0])
         else:
-            out.tensors[point.output] = source
-            return
-        out.tensors[point.output] = replace(source, step_name=step_name)
+            return source
+        return replace(source, step_name=step_name)
+
+    def _only_floats_read(self, point: Point) -> bool:
+        """Whether all readers of a point stay float: it quantizes nothing between such nodes."""
+        readers = self._model.consumers_of.get(point.output, ())
+        is_output = any(spec.name == point.output for spec in self._model.outputs)
+        return (
+            bool(readers)
+            and not is_output
+            and not any(isinstance(step, Point) or self._in_integers(step) for step, _ in readers)
+        )
+
+    def _gives_pixels(self, point: Point) -> bool:
+        """Whether a point is between an image that comes in and its colour conversion alone."""
+        readers = self._model.consumers_of.get(point.output, ())
+        return (
+            any(spec.name == point.input for spec in self._model.inputs)
+            and len(self._model.consumers_of[point.input]) == 1
+            and all(
+                isinstance(step, Node)
+                and step.op_type == "HzPreprocess"
+                and self._in_integers(step)
+                for step, _ in readers
+            )
+        )
+
+    def _as_pixels(
+        self, source: Tensor, bits: int, step: NDArray[np.float32], step_name: str
+    ) -> Tensor:
+        """Let an image come in as integers, as the chip reads it; nothing quantizes it then."""
+        last = self._out.march == BERNOULLI2
+        shape = tuple(source.shape[axis] for axis in CHANNELS_LAST) if last else source.shape
+        self._pixels[source.name] = TensorSpec(name=source.name, dtype=f"int{bits}", shape=shape)
+        return replace(source, bits=bits, step=step, step_name=step_name, last=last)
+
+    def _in_integers(self, node: Node) -> bool:
+        """Whether a node runs in integers, or inside a Conv that does."""
+        if node.name in self._fused:
+            return True
+        if not self._quantized(node) or stays_float(self._model, node, self._out):
+            return False
+        always = node.op_type in MOVERS or node.op_type in _WITHOUT_GRID
+        return always or keeps_steps(node, self._out.march) or self._grid(node) is not None
 
     def _node(self, node: Node) -> None:
-        integer = self._quantized(node)
         grid = self._grid(node)
-        if not integer:
+        if not self._in_integers(node):
             self._float(node)
         elif node.op_type in MOVERS:
             self._mover(node)
+        elif node.op_type == "LeakyRelu" and self._out.march == BERNOULLI2:
+            self._site.shifted_slope(node, grid)
         elif node.op_type in _WITHOUT_GRID:
             _WITHOUT_GRID[node.op_type](self._site, node, grid)
-        elif grid is None and node.op_type not in STEP_KEEPERS:
-            self._float(node)
         elif grid is not None and node.op_type in _WITH_GRID:
             _WITH_GRID[node.op_type](self._site, node, grid)
         elif grid is not None and has_curve(node.op_type):
@@ -186,11 +254,7 @@ class _Lowering:
 
     def _quantized(self, node: Node) -> bool:
         """Whether everything a node reads is quantized, but for its parameters."""
-        return all(
-            quantizing_point(self._model, self._assignment, node, index) is not None
-            for index, name in enumerate(node.inputs)
-            if name and name not in self._model.constants
-        )
+        return reads_integers(self._model, self._assignment, node, self._out)
 
     def _grid(self, node: Node) -> Point | None:
         return grid_point(self._model, self._assignment, node.outputs[0])

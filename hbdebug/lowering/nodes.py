@@ -9,29 +9,24 @@ import numpy as np
 
 from hbdebug.errors import UnsupportedError
 from hbdebug.lowering.convolution import convolution, convolution_sums
-from hbdebug.lowering.curves import curve
 from hbdebug.lowering.elementwise import (
-    addition,
     matrix_product,
-    multiplication,
     product_step,
-    subtraction,
 )
 from hbdebug.lowering.fusion import grid_point, quantizing_point
 from hbdebug.lowering.reduction import reduction, sum_step
 from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
-from hbdebug.lowering.table8 import table8
-from hbdebug.lowering.table16 import piecewise_table
 from hbdebug.lowering.writer import CHANNELS_LAST, Tensor
+from hbdebug.model import Point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.convolution import ConvIntegers
+    from hbdebug.lowering.convolution import ConvIntegers, ResidualIntegers
     from hbdebug.lowering.fusion import Fusion
     from hbdebug.lowering.mantissa import Rescale
     from hbdebug.lowering.writer import Attributes, GraphWriter
-    from hbdebug.model import Assignment, Node, Point, QuantModel
+    from hbdebug.model import Assignment, Node, QuantModel
 
 BITS = {"int8": 8, "int16": 16}
 """Widths of the types that activations are lowered to."""
@@ -61,9 +56,10 @@ class NodeLowering:
         bits, step = self.bits_and_step(grid)
         inputs = []
         for name in node.inputs:
-            operand = self._out.tensors[name]
-            if operand.bits != bits or not same_step(float(operand.step[0]), float(step[0])):
-                operand = self._out.requantized(operand, f"{name}_Requantize", bits, step[0])
+            if name in self._model.static:
+                inputs.append(self._constant_part(node, name, bits, step))
+                continue
+            operand = self.counted_in(name, bits, step)
             inputs.append(self._out.turned(operand, last=False, by=node.name).name)
         (output,) = node.outputs
         name = f"{output}_quantized"
@@ -75,6 +71,22 @@ class NodeLowering:
             step=step,
             step_name=f"{grid.name}_y_scale",
         )
+
+    def _constant_part(self, node: Node, name: str, bits: int, step: NDArray[np.float32]) -> str:
+        """Return the constant part of a Concat in the steps of the output."""
+        point = self._model.producer_of[name]
+        if not isinstance(point, Point) or point.input not in self._model.constants:
+            raise UnsupportedError("only a constant behind one point is joined", where=node.name)
+        values = self._model.constants[point.input]
+        integers = constant_steps(values, float(step[0]), bits).astype(TYPES[bits])
+        return self._out.constant(f"{node.name}_{point.input}_quantized", integers)
+
+    def counted_in(self, name: str, bits: int, step: NDArray[np.float32]) -> Tensor:
+        """Return a tensor in the steps wanted; write the change of steps that it takes."""
+        held = self._out.tensors[name]
+        if held.bits == bits and same_step(float(held.step[0]), float(step[0])):
+            return held
+        return self._out.requantized(held, name, bits, step[0])
 
     def convolution(self, fusion: Fusion) -> None:
         """Derive a Conv with its Relu and residual Add."""
@@ -92,28 +104,28 @@ class NodeLowering:
             # For the record only: what the int16 step amounts to, not the one computed with.
             attributes["input_scales"] = [float(np.float32(float(source.step[0]) * 32767 / 127))]
         grid = grid_point(self._model, self._assignment, fusion.output)
+        residual = self._residual(fusion)
         if grid is None:
-            sums = convolution_sums(weight, bias, threshold=threshold, input_step=float(x.step[0]))
+            sums = convolution_sums(
+                weight,
+                bias,
+                threshold=threshold,
+                input_step=float(x.step[0]),
+                residual_step=None if residual is None else float(residual.step[0]),
+                march=out.march,
+            )
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
-                inputs += self._bias_constants(f"{node.name}_{name}", sums.bias)
+                inputs += self.bias_constants(f"{node.name}_{name}", sums.bias)
+            if residual is not None:
+                inputs.append(residual.name)
             attributes["use_bias"] = int(sums.bias is not None)
             attributes |= {"output_bit": 32, "high_precision_output": 1, "data_format": "NHWC"}
+            attributes |= _residual_attributes(sums.residual)
             self._write_sums(
                 node, "HzSQuantizedConv", inputs, attributes, sums.step, output=fusion.output
             )
             return
-        residual = None
-        if fusion.residual is not None:
-            residual = self.operand(fusion.nodes[1], fusion.residual)
-            if residual.bits != 8:
-                # For int16, the converter keeps the Add apart, with a point in front of it.
-                raise UnsupportedError(
-                    "an int16 operand cannot be added inside a Conv, and nothing says in which "
-                    "steps to count what the Conv gives",
-                    where=fusion.nodes[1].name,
-                    hint="Convert with the Add set to int16, or quantize its inputs to int8.",
-                )
         bits, step = self._convolution_output(node, grid)
         found = convolution(
             weight,
@@ -124,15 +136,31 @@ class NodeLowering:
             input_bits=x.bits,
             output_bits=bits,
             residual_step=None if residual is None else float(residual.step[0]),
+            march=out.march,
         )
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
-        inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
+        inputs += self.bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
         if residual is not None:
             inputs.append(residual.name)
-        attributes |= _convolution_attributes(found, bits)
+        attributes |= convolution_attributes(found, bits)
         self.write(
             node, "HzSQuantizedConv", inputs, attributes, grid, output=fusion.output, bits=bits
         )
+
+    def _residual(self, fusion: Fusion) -> Tensor | None:
+        """Return the operand that is added to the accumulator, if there is one."""
+        if fusion.residual is None:
+            return None
+        residual = self.operand(fusion.nodes[1], fusion.residual)
+        if residual.bits != 8:
+            # For int16, the converter keeps the Add apart, with a point in front of it.
+            raise UnsupportedError(
+                "an int16 operand cannot be added inside a Conv, and nothing says in which "
+                "steps to count what the Conv gives",
+                where=fusion.nodes[1].name,
+                hint="Convert with the Add set to int16, or quantize its inputs to int8.",
+            )
+        return residual
 
     def _convolution_output(self, node: Node, grid: Point) -> tuple[int, NDArray[np.float32]]:
         """Return width and step of what a Conv gives: a dilated one gives int8 only."""
@@ -140,101 +168,12 @@ class NodeLowering:
             return 8, self.step_in(grid, 8)
         return self.bits_and_step(grid)
 
-    def _bias_constants(self, name: str, bias: NDArray[np.int32]) -> list[str]:
+    def bias_constants(self, name: str, bias: NDArray[np.int32]) -> list[str]:
+        """Add a bias and the shifts to the left that it does not need."""
         return [
             self._out.constant(f"{name}_quantized", bias),
             self._out.constant(f"{name}_b_scale", np.zeros(len(bias), np.int8)),
         ]
-
-    def table(self, node: Node, grid: Point) -> None:
-        """Derive a table of int8 or int16."""
-        x = self.operand(node, 0)
-        bits, step = self.bits_and_step(grid)
-        constants = [
-            float(np.asarray(self._model.constants[name]).reshape(-1)[0])
-            for name in node.inputs[1:]
-            if name in self._model.constants
-        ]
-        inputs = [x.name]
-        attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}
-        if x.last:
-            attributes["data_format"] = "NHWC"
-        if x.bits == 16:
-            found = piecewise_table(
-                node.op_type,
-                node.attributes,
-                constants,
-                input_step=float(x.step[0]),
-                output_step=float(step[0]),
-                upper=0.0 if self._is_softmax_exp(node) else np.inf,
-            )
-            attributes |= {
-                "output_bit": bits,
-                "rounding_method": "ROUND",
-                "symmetry_mode": found.symmetry,
-                "table_param": found.table.tolist(),
-                "scale": found.scale.tolist(),
-                "bias": found.bias.tolist(),
-                "left_shift": found.left_shift.tolist(),
-                "right_shift": found.right_shift.tolist(),
-                "bound": found.bound.tolist(),
-            }
-            self.write(node, "HzLut2Layer", inputs, attributes, grid)
-            return
-        if bits == 16:
-            raise UnsupportedError("a table from int8 to int16 is not known", where=node.name)
-        function = curve(node.op_type, node.attributes, constants)
-        table = table8(function, float(x.step[0]), float(step[0]))
-        inputs.append(self._out.constant(f"{node.name}_table_params", table))
-        self.write(node, "HzLut", inputs, attributes, grid)
-
-    def _is_softmax_exp(self, node: Node) -> bool:
-        return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
-
-    def multiplication(self, node: Node, grid: Point) -> None:
-        """Derive a Mul."""
-        operands = self.operand(node, 0), self.operand(node, 1)
-        bits, step = self.bits_and_step(grid)
-        first, second = (float(operand.step[0]) for operand in operands)
-        found = multiplication(first, second, float(step[0]), output_bits=bits)
-        self._write_elementwise(node, operands, _rescale_attributes(found.rescale, 1), grid)
-
-    def sum_of_two(self, node: Node, grid: Point) -> None:
-        """Derive an Add that no convolution takes in, or a Sub."""
-        operands = self.operand(node, 0), self.operand(node, 1)
-        bits, step = self.bits_and_step(grid)
-        first, second = (float(operand.step[0]) for operand in operands)
-        derive = addition if node.op_type == "Add" else subtraction
-        found = derive(
-            first,
-            second,
-            float(step[0]),
-            first_bits=operands[0].bits,
-            second_bits=operands[1].bits,
-            output_bits=bits,
-        )
-        # Only an Add repeats its numbers for each channel, the last axis of what it gives.
-        shape = self._out.shape(node.outputs[0])
-        channels = shape[1] if len(shape) == 4 else shape[-1]
-        count = channels if node.op_type == "Add" else 1
-        attributes: Attributes = {
-            "x_shift": [found.x_shift] * count,
-            "e_scale": [found.e_scale] * count,
-            **_rescale_attributes(found.rescale, count),
-        }
-        if node.op_type == "Add":
-            attributes["e_shift"] = [found.e_shift] * count
-        ordered = (operands[1], operands[0]) if found.swapped else operands
-        self._write_elementwise(node, ordered, attributes, grid)
-
-    def _write_elementwise(
-        self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
-    ) -> None:
-        attributes |= {"rounding_method": "ROUND", "output_bit": self.bits_and_step(grid)[0]}
-        if len(self._out.shape(node.outputs[0])) == 4:
-            attributes["data_format"] = "NHWC"
-        inputs = [operand.name for operand in operands]
-        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)
 
     def global_average(self, node: Node, grid: Point | None) -> None:
         """Derive a GlobalAveragePool; without grid it gives int32 sums."""
@@ -249,7 +188,7 @@ class NodeLowering:
             return
         bits, step = self.bits_and_step(grid)
         rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
-        attributes |= _rescale_attributes(rescale, x.shape[1])
+        attributes |= rescale_attributes(rescale, x.shape[1])
         attributes |= {"rounding_method": "ROUND", "output_bit": bits}
         self.write(node, op_type, [x.name], attributes, grid)
 
@@ -271,7 +210,7 @@ class NodeLowering:
         attributes: Attributes = {
             "axis": CHANNELS_LAST.index(axes[0]) if x.last else axes[0],
             "output_bit": bits,
-            **_rescale_attributes(rescale, channels, names=("scale", "out_shift")),
+            **rescale_attributes(rescale, channels, names=("scale", "out_shift")),
         }
         self.write(node, f"HzSQuantized{node.op_type}", [x.name], attributes, grid)
 
@@ -315,6 +254,10 @@ class NodeLowering:
         self._out.node(node.name, "HzQuantizedReduceMax", [x.name], name, attributes)
         self._out.tensors[output] = replace(x, name=name, shape=self._out.shape(output))
 
+    def quantizing_point(self, node: Node, index: int) -> Point | None:
+        """Return the point in whose integers a node reads an input; None if it is float."""
+        return quantizing_point(self._model, self._assignment, node, index, self._out)
+
     def bits_and_step(self, point: Point) -> tuple[int, NDArray[np.float32]]:
         """Return how wide the integers of a point are, and their step, ``(1,)``."""
         params = self._assignment[point.name]
@@ -330,7 +273,7 @@ class NodeLowering:
 
     def weight(self, node: Node) -> tuple[NDArray[np.float32], NDArray[np.float32], str]:
         """Return a node's float weight, its thresholds, and the name its integers have."""
-        point = quantizing_point(self._model, self._assignment, node, 1)
+        point = self.quantizing_point(node, 1)
         assert point is not None
         params = self._assignment[point.name]
         if params.dtype != "int8" or params.asymmetric or point.input not in self._model.constants:
@@ -347,7 +290,7 @@ class NodeLowering:
         x = self.operand(node, index)
         if x.bits == 8:
             return x
-        point = quantizing_point(self._model, self._assignment, node, index)
+        point = self.quantizing_point(node, index)
         if point is None or name in self._model.static:
             raise UnsupportedError(
                 f"a {node.op_type} has no int16 input on the chip",
@@ -356,7 +299,10 @@ class NodeLowering:
             )
         step = self.step_in(point, 8)
         held = self._out.tensors[name]
-        return self._out.requantized(held, f"{name}_Requantize", 8, step[0])
+        narrow = self._out.requantized(held, name, 8, step[0])
+        narrow = replace(narrow, step_name=f"{held.step_name}_int8")
+        last = len(narrow.shape) == 4
+        return self._out.turned(narrow, last=last, by=node.name, index=index)
 
     def _convolved(self, node: Node) -> Tensor:
         """Return the input of a Conv: int8 under dilation and under strides with groups."""
@@ -376,7 +322,7 @@ class NodeLowering:
         return self._out.turned(tensor, last=last, by=node.name, index=index)
 
     def _constant_operand(self, node: Node, index: int) -> Tensor:
-        point = quantizing_point(self._model, self._assignment, node, index)
+        point = self.quantizing_point(node, index)
         assert point is not None
         bits, step = self.bits_and_step(point)
         values = np.asarray(self._model.constants[point.input], np.float32)
@@ -454,7 +400,8 @@ class NodeLowering:
         )
 
 
-def _convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
+def convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
+    """Return the attributes that an HzSQuantizedConv has for an output of int8 or int16."""
     attributes: Attributes = {
         "use_bias": 1,
         "output_bit": bits,
@@ -464,20 +411,25 @@ def _convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
         "high_precision_output": 0,
         "data_format": "NHWC",
     }
-    if found.residual is not None:
-        attributes |= {
-            "use_sumin": 1,
-            "e_scale": found.residual.multiplier.tolist(),
-            "e_shift": found.residual.shift.tolist(),
-        }
-    return attributes
+    return attributes | _residual_attributes(found.residual)
 
 
-def _rescale_attributes(
+def _residual_attributes(residual: ResidualIntegers | None) -> Attributes:
+    if residual is None:
+        return {}
+    return {
+        "use_sumin": 1,
+        "e_scale": residual.multiplier.tolist(),
+        "e_shift": residual.shift.tolist(),
+    }
+
+
+def rescale_attributes(
     rescale: Rescale,
     count: int,
     names: tuple[str, str] = ("output_scale", "output_right_shift"),
 ) -> Attributes:
+    """Return the shifts and the multiplier under their names, repeated ``count`` times."""
     return {
         "accu_right_shift": [int(rescale.accumulator_shift)] * count,
         names[0]: [int(rescale.multiplier)] * count,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hbdebug.errors import UnsupportedError
+from hbdebug.lowering.convolution import convolution
+from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.steps import requantization
 from hbdebug.model import Node, Op
 
@@ -56,14 +58,17 @@ class GraphWriter:
 
     Args:
         shapes: Shapes of the calibrated model's tensors.
+        march: What is written for.
 
     Attributes:
+        march: What is written for.
         nodes: What was written, in order.
         constants: Constants of these nodes, by name.
         tensors: Tensors of the calibrated model, as they are held.
     """
 
-    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+    def __init__(self, shapes: Mapping[str, Shape], march: str = "bayes-e") -> None:
+        self.march = march
         self.nodes: list[Node] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -91,7 +96,14 @@ class GraphWriter:
         return name
 
     def node(
-        self, name: str, op_type: str, inputs: Sequence[str], output: str, attributes: Attributes
+        self,
+        name: str,
+        op_type: str,
+        inputs: Sequence[str],
+        output: str,
+        attributes: Attributes,
+        *,
+        second_output: str = "",
     ) -> None:
         """Add a node of the vendor's domain."""
         self.nodes.append(
@@ -100,7 +112,7 @@ class GraphWriter:
                 op_type=op_type,
                 domain="horizon",
                 inputs=tuple(inputs),
-                outputs=(output,),
+                outputs=(output, second_output) if second_output else (output,),
                 attributes=attributes,
                 body=(),
             )
@@ -154,11 +166,32 @@ class GraphWriter:
             self._turned[output] = tensor.name
         return replace(tensor, name=self._turned[tensor.name], last=last)
 
-    def requantized(self, tensor: Tensor, name: str, bits: int, step: np.float32) -> Tensor:
-        """Return a tensor in other steps; write the HzRequantize called ``name``, once."""
+    def requantized(self, tensor: Tensor, of: str, bits: int, step: np.float32) -> Tensor:
+        """Return a tensor in other steps; write the node that it takes, once.
+
+        Args:
+            tensor: An integer tensor.
+            of: The tensor of the calibrated model that is counted anew; names the node.
+            bits: Width to count in.
+            step: Step to count in.
+        """
+        unit = self.march == BERNOULLI2
+        name = f"{of}_{step:.5f}_TO_FUSE_SCALE" if unit else f"{of}_Requantize"
+        # One tensor may be wanted in the steps of several readers; the first has the plain name.
         if name in self._requantized:
-            return self._requantized[name]
-        tensor = self.turned(tensor, last=len(tensor.shape) == 4, by=name)
+            known = self._requantized[name]
+            if known.bits == bits and known.step[0] == step:
+                return known
+            name = f"{name}_{step}"
+        if name not in self._requantized:
+            write = self._unit_convolution if unit else self._requantize
+            output = write(
+                self.turned(tensor, last=len(tensor.shape) == 4, by=name), name, bits, step
+            )
+            self._requantized[name] = output
+        return self._requantized[name]
+
+    def _requantize(self, tensor: Tensor, name: str, bits: int, step: np.float32) -> Tensor:
         found = requantization(float(tensor.step[0]), float(step))
         channels = tensor.shape[1] if tensor.last else tensor.shape[-1]
         output = f"{name}_requantized_output"
@@ -171,9 +204,44 @@ class GraphWriter:
             "data_format": "NHWC",
         }
         self.node(name, "HzRequantize", [tensor.name], output, attributes)
-        found_tensor = replace(tensor, name=output, bits=bits, step=step.reshape(1))
-        self._requantized[name] = found_tensor
-        return found_tensor
+        return replace(tensor, name=output, bits=bits, step=step.reshape(1))
+
+    def _unit_convolution(self, tensor: Tensor, of: str, bits: int, step: np.float32) -> Tensor:
+        """Write the convolution by one that bernoulli2 has in place of an HzRequantize."""
+        name = f"UNIT_CONV_FOR_{of}"
+        if not tensor.last:
+            raise UnsupportedError("only images change their steps on bernoulli2", where=of)
+        channels = tensor.shape[1]
+        found = convolution(
+            np.ones((channels, 1, 1, 1), np.float32),
+            None,
+            threshold=np.float32(1),
+            input_step=float(tensor.step[0]),
+            output_step=float(step),
+        )
+        bias = f"{name}_UNIT_BIAS_FOR_{of}"
+        inputs = [
+            tensor.name,
+            self.constant(f"{name}_UNIT_WEIGHT_FOR_{of}_quantized", found.weight),
+            self.constant(f"{bias}_quantized", found.bias),
+            self.constant(f"{bias}_b_scale", np.zeros(channels, np.int8)),
+        ]
+        attributes: Attributes = {
+            "group": channels,
+            "kernel_shape": [1, 1],
+            "strides": [1, 1],
+            "dilations": [1, 1],
+            "pads": [0, 0, 0, 0],
+            "use_bias": 1,
+            "output_bit": bits,
+            "right_shift": found.rescale.accumulator_shift.tolist(),
+            "scale": found.rescale.multiplier.tolist(),
+            "out_shift": found.rescale.output_shift.tolist(),
+            "high_precision_output": 0,
+            "data_format": "NHWC",
+        }
+        self.node(name, "HzSQuantizedConv", inputs, f"{name}_quantized", attributes)
+        return replace(tensor, name=f"{name}_quantized", bits=bits, step=step.reshape(1))
 
     def keep_float(self, tensor: str) -> None:
         """Note that a tensor is float, under its own name."""

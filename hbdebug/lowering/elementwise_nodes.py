@@ -1,0 +1,119 @@
+"""Tables, and Mul, Add and Sub of two tensors, as integer nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.errors import UnsupportedError
+from hbdebug.lowering.curves import curve
+from hbdebug.lowering.elementwise import addition, multiplication, subtraction
+from hbdebug.lowering.nodes import NodeLowering, rescale_attributes
+from hbdebug.lowering.table8 import table8
+from hbdebug.lowering.table16 import piecewise_table
+
+if TYPE_CHECKING:
+    from hbdebug.lowering.writer import Attributes, Tensor
+    from hbdebug.model import Node, Point
+
+
+class ElementwiseLowering(NodeLowering):
+    """Writes the nodes of `NodeLowering`, and those that work element by element."""
+
+    def table(self, node: Node, grid: Point) -> None:
+        """Derive a table of int8 or int16."""
+        x = self.operand(node, 0)
+        bits, step = self.bits_and_step(grid)
+        constants = [
+            float(np.asarray(self._model.constants[name]).reshape(-1)[0])
+            for name in node.inputs[1:]
+            if name in self._model.constants
+        ]
+        inputs = [x.name]
+        attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}
+        if x.last:
+            attributes["data_format"] = "NHWC"
+        if x.bits == 16:
+            found = piecewise_table(
+                node.op_type,
+                node.attributes,
+                constants,
+                input_step=float(x.step[0]),
+                output_step=float(step[0]),
+                upper=0.0 if self._is_softmax_exp(node) else np.inf,
+            )
+            attributes |= {
+                "output_bit": bits,
+                "rounding_method": "ROUND",
+                "symmetry_mode": found.symmetry,
+                "table_param": found.table.tolist(),
+                "scale": found.scale.tolist(),
+                "bias": found.bias.tolist(),
+                "left_shift": found.left_shift.tolist(),
+                "right_shift": found.right_shift.tolist(),
+                "bound": found.bound.tolist(),
+            }
+            self.write(node, "HzLut2Layer", inputs, attributes, grid)
+            return
+        if bits == 16:
+            raise UnsupportedError("a table from int8 to int16 is not known", where=node.name)
+        function = curve(node.op_type, node.attributes, constants)
+        table = table8(function, float(x.step[0]), float(step[0]))
+        inputs.append(self._out.constant(f"{node.name}_table_params", table))
+        self.write(node, "HzLut", inputs, attributes, grid)
+
+    def _is_softmax_exp(self, node: Node) -> bool:
+        return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
+
+    def multiplication(self, node: Node, grid: Point) -> None:
+        """Derive a Mul."""
+        operands = self.operand(node, 0), self.operand(node, 1)
+        bits, step = self.bits_and_step(grid)
+        first, second = (float(operand.step[0]) for operand in operands)
+        found = multiplication(
+            first, second, float(step[0]), output_bits=bits, march=self._out.march
+        )
+        attributes = {**rescale_attributes(found.rescale, 1), "rounding_method": "ROUND"}
+        if found.add_rounding_bias:
+            attributes["add_rounding_bias"] = 1
+        self._write_elementwise(node, operands, attributes, grid)
+
+    def sum_of_two(self, node: Node, grid: Point) -> None:
+        """Derive an Add that no convolution takes in, or a Sub."""
+        operands = self.operand(node, 0), self.operand(node, 1)
+        bits, step = self.bits_and_step(grid)
+        first, second = (float(operand.step[0]) for operand in operands)
+        derive = addition if node.op_type == "Add" else subtraction
+        found = derive(
+            first,
+            second,
+            float(step[0]),
+            first_bits=operands[0].bits,
+            second_bits=operands[1].bits,
+            output_bits=bits,
+            march=self._out.march,
+        )
+        # Only an Add repeats its numbers for each channel, the last axis of what it gives.
+        shape = self._out.shape(node.outputs[0])
+        channels = shape[1] if len(shape) == 4 else shape[-1]
+        count = channels if node.op_type == "Add" else 1
+        attributes: Attributes = {
+            "x_shift": [found.x_shift] * count,
+            "e_scale": [found.e_scale] * count,
+            **rescale_attributes(found.rescale, count),
+            "rounding_method": found.rounding_method,
+        }
+        if node.op_type == "Add":
+            attributes["e_shift"] = [found.e_shift] * count
+        ordered = (operands[1], operands[0]) if found.swapped else operands
+        self._write_elementwise(node, ordered, attributes, grid)
+
+    def _write_elementwise(
+        self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
+    ) -> None:
+        attributes["output_bit"] = self.bits_and_step(grid)[0]
+        if len(self._out.shape(node.outputs[0])) == 4:
+            attributes["data_format"] = "NHWC"
+        inputs = [operand.name for operand in operands]
+        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)

@@ -1,0 +1,103 @@
+"""Which nodes stay float on the chip although all they read is quantized.
+
+Measured against HMCT 1.1.0 with one small model for each entry. The calibrated model has points
+in front of these nodes; the converter dequantizes behind them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.lowering.elementwise import BERNOULLI2
+from hbdebug.lowering.resize import Resizing, resizing
+
+if TYPE_CHECKING:
+    from hbdebug.lowering.writer import GraphWriter, Shape
+    from hbdebug.model import Node, QuantModel
+
+_BERNOULLI2_FLOAT = frozenset(
+    {
+        "Flatten",
+        "Gather",
+        "MatMul",
+        "Max",
+        "Min",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceSum",
+        "Reshape",
+        "Squeeze",
+        "Sub",
+        "TopK",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+
+def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
+    """Whether a node has no integer form on the march that is written for.
+
+    Args:
+        model: The calibrated model.
+        node: A node of it.
+        writer: Knows the march and the shapes.
+
+    Raises:
+        UnsupportedError: That depends on a shape, which is not known.
+    """
+    bernoulli2 = writer.march == BERNOULLI2
+    if bernoulli2 and node.op_type in _BERNOULLI2_FLOAT:
+        return True
+    match node.op_type:
+        case "ReduceMax" | "ReduceMean" | "ReduceSum":
+            found = len(node.attributes.get("axes", ())) != 1
+        case "ArgMax":
+            axis, keepdims = node.attributes.get("axis", 0), node.attributes.get("keepdims", 1)
+            found = axis != 1 or not keepdims or len(writer.shape(node.inputs[0])) != 4
+        case "Resize":
+            found = resizing_of(node, writer) is None
+        case "Pad":
+            found = _float_pad(model, node, writer.march)
+        case "Add" if bernoulli2:
+            found = len({_channels(_shape(model, name, writer)) for name in node.inputs}) > 1
+        case _:
+            found = False
+    return found
+
+
+def resizing_of(node: Node, writer: GraphWriter) -> Resizing | None:
+    """Return the integer form of a Resize; None if it has none."""
+    source, target = writer.shape(node.inputs[0]), writer.shape(node.outputs[0])
+    if len(source) != 4 or source[:2] != target[:2]:
+        return None
+    return resizing(
+        node.attributes,
+        (source[2], source[3]),
+        (target[2], target[3]),
+        march=writer.march,
+    )
+
+
+def _float_pad(model: QuantModel, node: Node, march: str) -> bool:
+    """Whether a Pad repeats the image at its border, or pads channels on bernoulli2."""
+    if node.attributes.get("mode", "constant") != "constant":
+        return True
+    if march != BERNOULLI2:
+        return False
+    pads = np.asarray(model.constants[node.inputs[1]]).reshape(2, -1)
+    return bool(pads[:, :2].any())
+
+
+def _shape(model: QuantModel, tensor: str, writer: GraphWriter) -> Shape:
+    if tensor in model.static:
+        while tensor not in model.constants:
+            tensor = model.producer_of[tensor].input  # type: ignore[union-attr]
+        return model.constants[tensor].shape
+    return writer.shape(tensor)
+
+
+def _channels(shape: Shape) -> int:
+    return shape[-3] if len(shape) >= 3 else 1
