@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.mantissa import (
     MULTIPLIER_MAX,
     Rescale,
@@ -44,7 +45,7 @@ _BIAS_MIN, _BIAS_MAX = -(2.0**30), 2.0**30 - 1
 # int16 inputs leave the accumulator this many bits that int8 inputs do not fill.
 _INT16_SHIFT = 8
 
-# What the bias of a ConvTranspose keeps besides its sign.
+# What the bias of a ConvTranspose, or of any Conv on bernoulli2, keeps besides its sign.
 _BIAS_BITS = 15
 
 
@@ -67,9 +68,9 @@ class ConvIntegers:
 
     Attributes:
         weight: int8, the layout of the float weight.
-        bias: int32 ``(Cout,)``, half an output step for rounding included. A ConvTranspose shifts
-            it to the left by ``bias_shift`` before it is added.
-        bias_shift: int64 ``(Cout,)``; zero for a Conv.
+        bias: int32 ``(Cout,)``, half an output step for rounding included. It is shifted to the
+            left by ``bias_shift`` before it is added.
+        bias_shift: int64 ``(Cout,)``; zero but for a ConvTranspose, and on bernoulli2.
         rescale: From accumulator to output.
         residual: How the residual operand is added; None without one.
         weight_step: float32 ``(Cout,)``, the steps the weights are counted in.
@@ -93,6 +94,7 @@ class SumIntegers:
     Attributes:
         weight: int8, the layout of the float weight.
         bias: int32 ``(Cout,)``, without rounding term; None if the float node has none.
+        bias_shift: int64 ``(Cout,)``, as in `ConvIntegers`.
         step: float32 ``(Cout,)``, what one of an accumulator is worth: the scale of the
             HzDequantize that follows.
         residual: How the residual operand is added; None without one.
@@ -101,6 +103,7 @@ class SumIntegers:
 
     weight: NDArray[np.int8]
     bias: NDArray[np.int32] | None
+    bias_shift: NDArray[np.int64]
     step: Floats
     residual: ResidualIntegers | None
     requantized: NDArray[np.bool_]
@@ -129,7 +132,8 @@ def convolution(
         input_bits: Width of X, 8 or 16.
         output_bits: Width of the output, 8 or 16.
         residual_step: Step of the residual operand; None without one.
-        march: bernoulli2 adds residuals with a multiplier alone.
+        march: bernoulli2 adds residuals with a multiplier alone, and its biases have 16 bits and
+            a shift like those of a ConvTranspose.
 
     Returns:
         Weight in the layout given; transpose it to ``[Cout, *kernel, Cin/group]`` for the file.
@@ -138,10 +142,11 @@ def convolution(
     weight_step, requantized = _weight_steps(steps, input_step, output_step, output_bits)
     sum_step = _sum_step(input_step, weight_step)
     factor = sum_step / np.float64(np.float32(output_step))
+    integers, shift = _stored_bias(_bias(bias, sum_step, factor), narrow=march == BERNOULLI2)
     return ConvIntegers(
         weight=_weights(weight, weight_step),
-        bias=_bias(bias, sum_step, factor).astype(np.int32),
-        bias_shift=np.zeros(len(weight), np.int64),
+        bias=integers,
+        bias_shift=shift,
         rescale=channel_rescale(
             factor, output_bits, least_shift=_INT16_SHIFT if input_bits == 16 else 0
         ),
@@ -184,13 +189,10 @@ def transposed_convolution(
         output_step=output_step,
     )
     restored = plain.weight.reshape(group, per_group, rows, *kernel).swapaxes(1, 2)
-    wide = plain.bias.astype(np.float64)
-    # Two's complement: -32768 needs no more bits than 32767.
-    length = np.frexp(np.where(wide < 0, -wide - 1, wide))[1].astype(np.int64)
-    shift = np.maximum(length - _BIAS_BITS, 0)
+    integers, shift = _stored_bias(plain.bias.astype(np.float64), narrow=True)
     return ConvIntegers(
         weight=restored.reshape(weight.shape),
-        bias=np.trunc(np.ldexp(wide, -shift.astype(np.int32))).astype(np.int32),
+        bias=integers,
         bias_shift=shift,
         rescale=plain.rescale,
         residual=None,
@@ -216,7 +218,7 @@ def convolution_sums(
         threshold: Largest absolute weight of each output channel, or of all.
         input_step: Step of X.
         residual_step: Step of the residual operand; None without one.
-        march: bernoulli2 adds residuals with a multiplier alone.
+        march: bernoulli2 differs as in `convolution`.
     """
     step = np.float32(input_step)
     low = _SUM_STEP_MIN if bias is not None else _SUM_STEP_MIN_UNBIASED
@@ -225,13 +227,15 @@ def convolution_sums(
     too_small, too_large = sums < low, sums > _SUM_STEP_MAX
     steps = np.where(too_small, low / step, np.where(too_large, _SUM_STEP_MAX / step, steps))
     sums = step * steps
-    integers = None
+    integers, shift = None, np.zeros(len(weight), np.int64)
     if bias is not None:
         exact = half_away(bias.astype(np.float64) / sums.astype(np.float64))
-        integers = np.clip(exact, _BIAS_MIN, _BIAS_MAX).astype(np.int32)
+        exact = np.clip(exact, _BIAS_MIN, _BIAS_MAX)
+        integers, shift = _stored_bias(exact, narrow=march == BERNOULLI2)
     return SumIntegers(
         weight=_weights(weight, steps),
         bias=integers,
+        bias_shift=shift,
         step=sums,
         residual=None
         if residual_step is None
@@ -277,10 +281,20 @@ def _bias(bias: Floats | None, sum_step: Doubles, factor: Doubles) -> Doubles:
     return np.clip(half_away(values / sum_step) + half_step, _BIAS_MIN, _BIAS_MAX)
 
 
+def _stored_bias(wide: Doubles, *, narrow: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return a bias as the file has it, and its shift: 16 bits where it is ``narrow``."""
+    shift = np.zeros(len(wide), np.int64)
+    if narrow:
+        # Two's complement: -32768 needs no more bits than 32767.
+        length = np.frexp(np.where(wide < 0, -wide - 1, wide))[1].astype(np.int64)
+        shift = np.maximum(length - _BIAS_BITS, 0)
+    return np.trunc(np.ldexp(wide, -shift.astype(np.int32))).astype(np.int32), shift
+
+
 def _residual(step: float, sum_step: Doubles, march: str) -> ResidualIntegers:
     """Derive the factor from residual steps to accumulator steps."""
     factor = np.float64(np.float32(step)) / sum_step
-    if march == "bernoulli2":
+    if march == BERNOULLI2:
         whole = half_away(factor).astype(np.int64)
         return ResidualIntegers(multiplier=whole, shift=np.zeros_like(whole))
     multiplier, total = mantissa(factor)

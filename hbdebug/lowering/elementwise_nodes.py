@@ -14,6 +14,8 @@ from hbdebug.lowering.table8 import table8
 from hbdebug.lowering.table16 import piecewise_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hbdebug.lowering.writer import Attributes, Tensor
     from hbdebug.model import Node, Point
 
@@ -81,16 +83,17 @@ class ElementwiseLowering(NodeLowering):
 
     def sum_of_two(self, node: Node, grid: Point) -> None:
         """Derive an Add that no convolution takes in, or a Sub."""
-        operands = self.operand(node, 0), self.operand(node, 1)
         bits, step = self.bits_and_step(grid)
-        first, second = (float(operand.step[0]) for operand in operands)
+        (first_bits, first), (second_bits, second) = (
+            self._bits_and_step_of(node, index) for index in (0, 1)
+        )
         derive = addition if node.op_type == "Add" else subtraction
         found = derive(
             first,
             second,
             float(step[0]),
-            first_bits=operands[0].bits,
-            second_bits=operands[1].bits,
+            first_bits=first_bits,
+            second_bits=second_bits,
             output_bits=bits,
             march=self._out.march,
         )
@@ -106,11 +109,23 @@ class ElementwiseLowering(NodeLowering):
         }
         if node.op_type == "Add":
             attributes["e_shift"] = [found.e_shift] * count
-        ordered = (operands[1], operands[0]) if found.swapped else operands
-        self._write_elementwise(node, ordered, attributes, grid)
+        order = (1, 0) if found.swapped else (0, 1)
+        operands = [self.operand(node, index, place) for place, index in enumerate(order)]
+        self._write_elementwise(node, operands, attributes, grid)
+
+    def _bits_and_step_of(self, node: Node, index: int) -> tuple[int, float]:
+        """Return in which integers a node reads an input, before it is written."""
+        name = node.inputs[index]
+        if name not in self._model.static:
+            held = self._out.tensors[name]
+            return held.bits, float(held.step[0])
+        point = self.quantizing_point(node, index)
+        assert point is not None
+        bits, step = self.bits_and_step(point)
+        return bits, float(step[0])
 
     def _write_elementwise(
-        self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
+        self, node: Node, operands: Sequence[Tensor], attributes: Attributes, grid: Point
     ) -> None:
         attributes["output_bit"] = self.bits_and_step(grid)[0]
         if len(self._out.shape(node.outputs[0])) == 4:

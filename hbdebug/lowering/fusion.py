@@ -156,7 +156,7 @@ def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: Graph
     if add is not None:
         other = 1 - add.inputs.index(node.outputs[0])
         point = quantizing_point(model, assignment, add, other, writer)
-        if point is not None and point.output not in model.static:
+        if point is not None:
             nodes, residual = (node, add), other
     relu = _only_reader(model, nodes[-1], "Relu")
     if relu is not None and writer.march == BERNOULLI2:

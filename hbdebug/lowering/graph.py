@@ -155,7 +155,7 @@ class _Lowering:
                     "a point that rescales channels cannot be put in float", where=point.name
                 )
             out.tensors[point.output] = source
-        elif not source.bits and self._only_floats_read(point):
+        elif not source.bits and not self._is_read_in_integers(point):
             out.tensors[point.output] = source
         else:
             out.tensors[point.output] = self._counted(point, params, source)
@@ -183,22 +183,16 @@ class _Lowering:
             inputs = [source.name, out.constant(step_name, step)]
             node = f"{point.input}_{point.name}_HzQuantize"
             out.node(node, "HzQuantize", inputs, name, {"bits": bits})
+            out.unquantized(point.output, source.name)
             source = replace(source, name=name, bits=bits, step=step)
         elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
             source = out.requantized(source, point.input, bits, step[0])
-        else:
-            return source
         return replace(source, step_name=step_name)
 
-    def _only_floats_read(self, point: Point) -> bool:
-        """Whether all readers of a point stay float: it quantizes nothing between such nodes."""
+    def _is_read_in_integers(self, point: Point) -> bool:
+        """Whether some reader of a point takes integers: what is float on both sides stays so."""
         readers = self._model.consumers_of.get(point.output, ())
-        is_output = any(spec.name == point.output for spec in self._model.outputs)
-        return (
-            bool(readers)
-            and not is_output
-            and not any(isinstance(step, Point) or self._in_integers(step) for step, _ in readers)
-        )
+        return any(isinstance(step, Point) or self._in_integers(step) for step, _ in readers)
 
     def _gives_pixels(self, point: Point) -> bool:
         """Whether a point is between an image that comes in and its colour conversion alone."""

@@ -184,9 +184,10 @@ class ImageNodeLowering(ElementwiseLowering):
             output_step=float(step[0]),
             input_bits=x.bits,
             output_bits=bits,
+            march=self._out.march,
         )
         inputs = [x.name, self._out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
-        inputs += self.bias_constants(f"{node.name}_{name}", found.bias)
+        inputs += self.bias_constants(f"{node.name}_{name}", found.bias, found.bias_shift)
         attributes: Attributes = {
             **node.attributes,
             "weight_thresholds": threshold.astype(float).tolist(),

@@ -116,9 +116,9 @@ class NodeLowering:
             )
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
-                inputs += self.bias_constants(f"{node.name}_{name}", sums.bias)
+                inputs += self.bias_constants(f"{node.name}_{name}", sums.bias, sums.bias_shift)
             if residual is not None:
-                inputs.append(residual.name)
+                inputs += [""] * (4 - len(inputs)) + [residual.name]
             attributes["use_bias"] = int(sums.bias is not None)
             attributes |= {"output_bit": 32, "high_precision_output": 1, "data_format": "NHWC"}
             attributes |= _residual_attributes(sums.residual)
@@ -139,7 +139,8 @@ class NodeLowering:
             march=out.march,
         )
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
-        inputs += self.bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
+        bias_name = f"{node.name}_{name or 'rounding_bias'}"
+        inputs += self.bias_constants(bias_name, found.bias, found.bias_shift)
         if residual is not None:
             inputs.append(residual.name)
         attributes |= convolution_attributes(found, bits)
@@ -151,7 +152,11 @@ class NodeLowering:
         """Return the operand that is added to the accumulator, if there is one."""
         if fusion.residual is None:
             return None
-        residual = self.operand(fusion.nodes[1], fusion.residual)
+        add = fusion.nodes[1]
+        if add.inputs[fusion.residual] in self._model.static:
+            residual = self.constant_operand(add, fusion.residual, fusion.convolution.name, 4)
+        else:
+            residual = self.operand(add, fusion.residual)
         if residual.bits != 8:
             # For int16, the converter keeps the Add apart, with a point in front of it.
             raise UnsupportedError(
@@ -168,11 +173,13 @@ class NodeLowering:
             return 8, self.step_in(grid, 8)
         return self.bits_and_step(grid)
 
-    def bias_constants(self, name: str, bias: NDArray[np.int32]) -> list[str]:
-        """Add a bias and the shifts to the left that it does not need."""
+    def bias_constants(
+        self, name: str, bias: NDArray[np.int32], shift: NDArray[np.int64]
+    ) -> list[str]:
+        """Add a bias and its shifts to the left."""
         return [
             self._out.constant(f"{name}_quantized", bias),
-            self._out.constant(f"{name}_b_scale", np.zeros(len(bias), np.int8)),
+            self._out.constant(f"{name}_b_scale", shift.astype(np.int8)),
         ]
 
     def global_average(self, node: Node, grid: Point | None) -> None:
@@ -312,16 +319,31 @@ class NodeLowering:
             return self.int8_operand(node, 0)
         return self.operand(node, 0)
 
-    def operand(self, node: Node, index: int) -> Tensor:
-        """Return what a node reads, with channels last if it has four dimensions."""
+    def operand(self, node: Node, index: int, place: int | None = None) -> Tensor:
+        """Return what a node reads, with channels last if it has four dimensions.
+
+        Args:
+            node: The calibrated node.
+            index: Which of its inputs.
+            place: Which input of the integer node it becomes, if another.
+        """
         name = node.inputs[index]
+        place = index if place is None else place
         if name in self._model.static:
-            return self._constant_operand(node, index)
+            return self.constant_operand(node, index, node.name, place)
         tensor = self._out.tensors[name]
         last = len(tensor.shape) == 4
-        return self._out.turned(tensor, last=last, by=node.name, index=index)
+        return self._out.turned(tensor, last=last, by=node.name, index=place)
 
-    def _constant_operand(self, node: Node, index: int) -> Tensor:
+    def constant_operand(self, node: Node, index: int, reader: str, place: int) -> Tensor:
+        """Count a constant input of a node in its own steps.
+
+        Args:
+            node: The calibrated node.
+            index: Which of its inputs.
+            reader: Name of the integer node that reads it.
+            place: Which input of that it is.
+        """
         point = self.quantizing_point(node, index)
         assert point is not None
         bits, step = self.bits_and_step(point)
@@ -332,7 +354,7 @@ class NodeLowering:
         name = f"{node.name}_{point.input}_quantized"
         if rank == 4:
             integers = integers.transpose(CHANNELS_LAST)
-            name = f"{node.name}_nchw2nhwc_transposed_input{index}"
+            name = f"{reader}_nchw2nhwc_transposed_input{place}"
         name = self._out.constant(name, np.ascontiguousarray(integers))
         return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=rank == 4)
 

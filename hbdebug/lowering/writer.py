@@ -218,13 +218,14 @@ class GraphWriter:
             threshold=np.float32(1),
             input_step=float(tensor.step[0]),
             output_step=float(step),
+            march=self.march,
         )
         bias = f"{name}_UNIT_BIAS_FOR_{of}"
         inputs = [
             tensor.name,
             self.constant(f"{name}_UNIT_WEIGHT_FOR_{of}_quantized", found.weight),
             self.constant(f"{bias}_quantized", found.bias),
-            self.constant(f"{bias}_b_scale", np.zeros(channels, np.int8)),
+            self.constant(f"{bias}_b_scale", found.bias_shift.astype(np.int8)),
         ]
         attributes: Attributes = {
             "group": channels,
@@ -247,6 +248,10 @@ class GraphWriter:
         """Note that a tensor is float, under its own name."""
         shape = tuple(self._shapes.get(tensor, ()))
         self.tensors[tensor] = Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
+
+    def unquantized(self, tensor: str, source: str) -> None:
+        """Note the float tensor that a quantized one was made of: float readers get that."""
+        self._in_float[tensor] = source
 
     def in_float(self, tensor: str) -> str:
         """Return the name under which a tensor is float; write the HzDequantize it takes."""
