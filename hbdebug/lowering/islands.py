@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hbdebug.lowering.writer import GraphWriter, Shape
     from hbdebug.model import Node, QuantModel
 
+# bernoulli2 has nothing but images.
+_IMAGE_RANK = 4
+
 _BERNOULLI2_FLOAT = frozenset(
     {
         "Flatten",
@@ -51,12 +54,14 @@ def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
     bernoulli2 = writer.march == BERNOULLI2
     if bernoulli2 and node.op_type in _BERNOULLI2_FLOAT:
         return True
+    if bernoulli2 and len(writer.shape(node.outputs[0])) != _IMAGE_RANK:
+        return True
     match node.op_type:
         case "ReduceMax" | "ReduceMean" | "ReduceSum":
             found = len(node.attributes.get("axes", ())) != 1
         case "ArgMax":
             axis, keepdims = node.attributes.get("axis", 0), node.attributes.get("keepdims", 1)
-            found = axis != 1 or not keepdims or len(writer.shape(node.inputs[0])) != 4
+            found = axis != 1 or not keepdims or len(writer.shape(node.inputs[0])) != _IMAGE_RANK
         case "Resize":
             found = resizing_of(node, writer) is None
         case "Pad":
@@ -71,7 +76,7 @@ def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
 def resizing_of(node: Node, writer: GraphWriter) -> Resizing | None:
     """Return the integer form of a Resize; None if it has none."""
     source, target = writer.shape(node.inputs[0]), writer.shape(node.outputs[0])
-    if len(source) != 4 or source[:2] != target[:2]:
+    if len(source) != _IMAGE_RANK or source[:2] != target[:2]:
         return None
     return resizing(
         node.attributes,
