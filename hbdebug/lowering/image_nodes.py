@@ -196,8 +196,12 @@ class ImageNodeLowering(ElementwiseLowering):
         del attributes["use_bias"]  # It always has one.
         self.write(node, "HzSQuantizedPreprocess", inputs, attributes, grid)
 
-    def shifted_slope(self, node: Node, _grid: Point | None) -> None:
-        """Derive a LeakyRelu of bernoulli2."""
+    def shifted_slope(self, node: Node, grid: Point | None) -> None:
+        """Derive a LeakyRelu of bernoulli2, whose readers take its integers for those of a point.
+
+        It keeps the steps of its input. If a point behind it says others, the converter writes
+        nothing between them.
+        """
         x = self.operand(node, 0)
         found = shift_slopes(np.array([node.attributes.get("alpha", 0.01)], np.float32))
         attributes: Attributes = {
@@ -206,6 +210,10 @@ class ImageNodeLowering(ElementwiseLowering):
             "data_format": "NHWC",
         }
         self._write_same_steps(node, "HzLeakyRelu", x, attributes)
+        if grid is not None:
+            held = self._out.tensors[node.outputs[0]]
+            _, step = self.bits_and_step(grid)
+            self._out.tensors[node.outputs[0]] = replace(held, step=step)
 
     def prelu(self, node: Node, _grid: Point | None) -> None:
         """Derive a PRelu; slopes that wrap do so here as well."""
@@ -221,7 +229,7 @@ class ImageNodeLowering(ElementwiseLowering):
             )
         # One slope is written for every channel.
         slopes = np.broadcast_to(slope.reshape(1, 1, 1, -1), (1, 1, 1, x.shape[1]))
-        found = prelu(slopes, x.bits)
+        found = prelu(slopes, float(x.step[0]), x.bits)
         attributes: Attributes = {
             "positive_scale": [1],
             "positive_right_shift": [0],

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hbdebug.lowering.mantissa import Rescale, half_away, tensor_rescale
+from hbdebug.lowering.elementwise import multiplication
+from hbdebug.lowering.mantissa import half_away
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hbdebug.lowering.mantissa import Rescale
 
 _SHIFT_MAX = 15
 
@@ -50,15 +53,17 @@ class ShiftSlopes:
     shift: NDArray[np.int64]
 
 
-def prelu(slope: NDArray[np.float32], bits: int = 8) -> PReluIntegers:
+def prelu(slope: NDArray[np.float32], input_step: float, bits: int = 8) -> PReluIntegers:
     """Derive a PRelu for bayes and bayes-e.
 
-    ``step = float32(max(slope) / 32767)``; slopes are counted in it, rounded half away from zero
-    and wrapped to int16. The output keeps the step of the input.
+    ``step = float32(max(slope) / 32767)``; slopes are counted in it, the quotient in float32,
+    rounded half away from zero and wrapped to int16. The output keeps the step of the input, and
+    the factor is that of a Mul: ``float32(input * step) / input``, which is not quite ``step``.
 
     Args:
         slope: float32, any shape. The largest must be positive: what the converter makes of
             others is not known.
+        input_step: Step of the input.
         bits: Width of the input and output, 8 or 16.
 
     Raises:
@@ -68,10 +73,12 @@ def prelu(slope: NDArray[np.float32], bits: int = 8) -> PReluIntegers:
     if not largest > 0:
         raise ValueError("no slope is positive: there is no step to count them in")
     step = largest / np.float32(32767)
-    whole = half_away(slope.astype(np.float64) / np.float64(step)).astype(np.int64)
+    whole = half_away(slope / step).astype(np.int64)
     integers = whole.astype(np.int16)
     return PReluIntegers(
-        slope=integers, rescale=tensor_rescale(step, bits), wrapped=integers != whole
+        slope=integers,
+        rescale=multiplication(input_step, float(step), input_step, output_bits=bits).rescale,
+        wrapped=integers != whole,
     )
 
 
@@ -79,8 +86,8 @@ def shift_slopes(slope: NDArray[np.float32]) -> ShiftSlopes:
     """Derive a PRelu or LeakyRelu for bernoulli2.
 
     With ``k = slope - 1``: ``shift = min(floor(log2(127 / |k|)), 15)`` and ``scale =
-    half_away(k * 2**shift) + 2**shift``. One of 960 slopes that were measured comes out
-    differently.
+    floor(k * 2**shift + 0.5) + 2**shift``: rounded half up, unlike other constants. A slope of 1
+    has shift 0.
 
     Args:
         slope: float32, any shape.
@@ -88,6 +95,6 @@ def shift_slopes(slope: NDArray[np.float32]) -> ShiftSlopes:
     change = slope.astype(np.float64) - 1
     with np.errstate(divide="ignore"):
         exact = np.floor(np.log2(127 / np.abs(change)))
-    shift = np.minimum(exact, _SHIFT_MAX).astype(np.int64)
-    scale = half_away(np.ldexp(change, shift.astype(np.int32))).astype(np.int64)
+    shift = np.where(change == 0, 0, np.minimum(exact, _SHIFT_MAX)).astype(np.int64)
+    scale = np.floor(np.ldexp(change, shift.astype(np.int32)) + 0.5).astype(np.int64)
     return ShiftSlopes(scale=scale + (np.int64(1) << shift), shift=shift)

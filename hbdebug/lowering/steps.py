@@ -67,7 +67,7 @@ def requantization(input_step: float, output_step: float) -> Requantization:
 def constant_steps(values: ArrayLike, step: float, bits: int) -> NDArray[np.int64]:
     """Count a constant operand, or the value of a Pad, in steps.
 
-    The quotient is taken in float64 and rounded half away from zero, unlike activations, which
+    The quotient is taken in float32 and rounded half away from zero, unlike activations, which
     are rounded to even (`hbdebug.quant`).
 
     Args:
@@ -78,6 +78,6 @@ def constant_steps(values: ArrayLike, step: float, bits: int) -> NDArray[np.int6
     Returns:
         Integers of that width, in int64.
     """
-    exact = np.asarray(values, np.float32).astype(np.float64) / np.float64(np.float32(step))
+    exact = np.asarray(values, np.float32) / np.float32(step)
     largest = LARGEST[bits]
     return np.clip(half_away(exact), -largest - 1, largest).astype(np.int64)

@@ -177,12 +177,10 @@ class GraphWriter:
         """
         unit = self.march == BERNOULLI2
         name = f"{of}_{step:.5f}_TO_FUSE_SCALE" if unit else f"{of}_Requantize"
-        # One tensor may be wanted in the steps of several readers; the first has the plain name.
-        if name in self._requantized:
-            known = self._requantized[name]
-            if known.bits == bits and known.step[0] == step:
-                return known
-            name = f"{name}_{step}"
+        # The converter writes one such node for a tensor, whatever steps later readers want: they
+        # take its integers for their own.
+        if name in self._requantized and self._requantized[name].bits != bits:
+            name = f"{name}_{bits}"
         if name not in self._requantized:
             write = self._unit_convolution if unit else self._requantize
             output = write(

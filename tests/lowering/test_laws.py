@@ -314,12 +314,12 @@ def test_a_line_in_integers_follows_the_line(slope, intercept):
 
 
 def test_slopes_that_wrap_are_named():
-    found = prelu(np.array([0.25, 0.1, -0.3], np.float32))
+    found = prelu(np.array([0.25, 0.1, -0.3], np.float32), 0.5)
 
     assert found.wrapped.tolist() == [False, False, True]
     assert found.slope.tolist() == [32767, 13107, 26216]
     with pytest.raises(ValueError, match="no slope is positive"):
-        prelu(np.array([-0.25], np.float32))
+        prelu(np.array([-0.25], np.float32), 0.5)
 
 
 @given(slope=st.floats(-0.5, 0.875, width=32))

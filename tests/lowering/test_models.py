@@ -406,7 +406,7 @@ def feeding(model, node):
 def check_prelu(case):
     slope = case.float_constant(1)
     bits = case.input_grid().bits
-    found = prelu(slope, bits)
+    found = prelu(slope, case.input_grid().step, bits)
     pairs = rescale_pairs(
         case, found.rescale, ("accu_right_shift", "negative_scale", "negative_right_shift")
     )

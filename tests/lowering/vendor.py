@@ -1,4 +1,4 @@
-"""What the vendor's quantizer made of calibrated nodes: fixtures/golden_derive*.xz."""
+"""What the vendor's quantizer made of calibrated models: fixtures/golden_derive*, _lowering*."""
 
 from __future__ import annotations
 
@@ -27,21 +27,31 @@ def cases(family):
 
 
 @cache
-def _models():
-    content = lzma.decompress((FIXTURES / "golden_derive_models.tar.xz").read_bytes())
+def _models(archive):
+    content = lzma.decompress((FIXTURES / archive).read_bytes())
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         return {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
 
 
-def pair_names():
-    """Return the names of all small models."""
-    return sorted(name.removesuffix(".quantized.onnx") for name in _models() if "quant" in name)
+SMALL_MODELS = "golden_derive_models.tar.xz"
+NETS = "golden_lowering.tar.xz"
 
 
-def pair_models(name):
+def pair_names(archive=SMALL_MODELS):
+    """Return the names of all small models, or of the nets that ask single questions."""
+    stage = ".quantized.onnx"
+    return sorted(name.removesuffix(stage) for name in _models(archive) if name.endswith(stage))
+
+
+def pair_models(name, archive=SMALL_MODELS):
     """Return a small model before and after the quantizer."""
-    files = (_models()[f"{name}.{stage}.onnx"] for stage in ("calibrated", "quantized"))
+    files = (_models(archive)[f"{name}.{stage}.onnx"] for stage in ("calibrated", "quantized"))
     return tuple(onnx.load_from_string(content) for content in files)
+
+
+def march_of(name):
+    """Return the march that a small model was converted for."""
+    return next(each for each in ("bernoulli2", "bayes-e", "bayes") if each in name)
 
 
 def pair(name):
