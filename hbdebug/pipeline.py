@@ -93,7 +93,7 @@ def sensitivity(
         quantized: The ``*_quantized_model.onnx`` of the same conversion; it is run in integers
             and measured beside the ceilings. None measures none.
         integers: Derive the integer form of the model here, and of the model as suggested, and
-            measure both beside the ceilings (bayes, bayes-e).
+            measure both beside the ceilings (bayes, bayes-e, bernoulli2).
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.

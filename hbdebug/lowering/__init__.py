@@ -11,12 +11,14 @@ family of operators each, as pure functions of the calibrated model's numbers:
 * `hbdebug.lowering.elementwise`: Mul, Add, Sub, MatMul
 * `hbdebug.lowering.reduction`: GlobalAveragePool, ReduceMean, ReduceSum
 * `hbdebug.lowering.prelu`: PRelu and LeakyRelu
+* `hbdebug.lowering.resize`: Resize
 * `hbdebug.lowering.curves`: the functions that tables hold
 * `hbdebug.lowering.table8`: tables of 256 entries for int8
 * `hbdebug.lowering.borders`, `hbdebug.lowering.table16`: piecewise tables for int16
 
 On top of them, `hbdebug.lowering.graph.lower` writes the integer model of a calibrated model under
-any assignment: `hbdebug.lowering.fusion` says what runs together, `hbdebug.lowering.nodes` and
+any assignment: `hbdebug.lowering.islands` says what stays float, `hbdebug.lowering.fusion` what
+runs together, `hbdebug.lowering.nodes`, `hbdebug.lowering.elementwise_nodes` and
 `hbdebug.lowering.image_nodes` write single nodes, `hbdebug.lowering.writer` holds the graph.
 
 ``docs/lowering.md`` tells the formulas in one place, and how each was verified.

@@ -1,4 +1,4 @@
-"""What a convolution takes in: the Relu and the residual Add behind it.
+"""What reads integers, and what a convolution takes in: the Relu and residual Add behind it.
 
 Measured against HMCT 1.1.0: nodes fuse where nothing between them is quantized.
 """
