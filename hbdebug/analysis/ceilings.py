@@ -9,10 +9,11 @@ import numpy as np
 from hbdebug.analysis.scores import Scorer, Scores, worst_of
 from hbdebug.errors import UsageError
 from hbdebug.model import Assignment
+from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import all_int16, int16_where_allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -30,6 +31,9 @@ NAMES = (
     "all_int16",
     "int16_where_allowed",
 )
+
+IN_INTEGERS = ("as_calibrated", "all_int16", "int16_where_allowed")
+"""Those that have an integer form: weights without activations, or the reverse, have none."""
 
 METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
 """Metrics of the whole-model measurements."""
@@ -58,6 +62,14 @@ def _of_role(model: QuantModel, assignment: Assignment, role: str) -> Assignment
             if model.point_by_name[name].role == role
         }
     )
+
+
+def side_by_side(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
+    """Return ceilings with both fidelities of each next to each other."""
+    by_name: dict[str, list[Ceiling]] = {}
+    for item in found:
+        by_name.setdefault(item.name, []).append(item)
+    return tuple(item for items in by_name.values() for item in items)
 
 
 def measure(
@@ -111,9 +123,10 @@ def measure_integers(
             where=runner.model.path,
             hint="Give the *_quantized_model.onnx of the same conversion.",
         )
-    for number, inputs in enumerate(inputs_of(samples)):
-        judge = scorer(engine.walker.baseline(inputs))
-        scores.add(0, number, judge(runner.forward(_integer_inputs(runner.model, inputs))))
+    with one_blas_thread():
+        for number, inputs in enumerate(inputs_of(samples)):
+            judge = scorer(engine.walker.baseline(inputs))
+            scores.add(0, number, judge(runner.forward(_integer_inputs(runner.model, inputs))))
     return scores.output_means(0)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hbdebug.model import Assignment, QuantModel
 
@@ -97,18 +97,21 @@ def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point 
     return None
 
 
-def fusions(model: QuantModel, assignment: Assignment) -> Mapping[str, Fusion]:
-    """Find all convolutions that run in integers.
+def fusions(
+    model: QuantModel, assignment: Assignment, nodes: Iterable[Node]
+) -> Mapping[str, Fusion]:
+    """Find the convolutions that run in integers.
 
     Args:
         model: The calibrated model.
         assignment: Which points are quantized.
+        nodes: The nodes to look among.
 
     Returns:
         By the name of the last fused node: where all inputs exist.
     """
     found = {}
-    for node in model.nodes:
+    for node in nodes:
         if node.op_type == "Conv" and all(
             quantizing_point(model, assignment, node, index) is not None for index in (0, 1)
         ):
@@ -123,9 +126,16 @@ def _fusion(model: QuantModel, assignment: Assignment, node: Node) -> Fusion:
         other = 1 - add.inputs.index(node.outputs[0])
         point = quantizing_point(model, assignment, add, other)
         whole = _with_relu(model, (node, add), other)
-        # An accumulator that is the output takes no residual in.
+        # An accumulator that is the output takes no residual in, and none takes int16 in. (For an
+        # int16 Add the converter writes a point in front of it. Where there is none, nothing says
+        # in which steps to count what the Conv gives, so that the Add stays float.)
         rescaled = grid_point(model, assignment, whole.output) is not None
-        if rescaled and point is not None and point.output not in model.static:
+        taken_in = (
+            point is not None
+            and point.output not in model.static
+            and assignment[point.name].dtype == "int8"
+        )
+        if rescaled and taken_in:
             return whole
     return _with_relu(model, (node,), None)
 

@@ -30,12 +30,12 @@ from hbdebug.model import IntegerModel, Point
 from hbdebug.quant import fake_quantize, float_passthrough
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from hbdebug.lowering.writer import Shape
-    from hbdebug.model import Assignment, Node, QuantModel
+    from hbdebug.model import Assignment, Node, QuantModel, Step
 
 _WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], None]] = {
     "AveragePool": ImageNodeLowering.average_pool,
@@ -87,52 +87,66 @@ def lower(
         UnsupportedError: The march, or a node that the converter would run in integers, is not
             known here.
     """
+    check_known(march)
+    return _GraphLowering(model, assignment, GraphWriter(shapes), model.nodes).run()
+
+
+def check_known(march: str) -> None:
+    """Raise what `lower` raises for a march that it does not know.
+
+    Raises:
+        UnsupportedError: It does not know it.
+    """
     if march not in {"bayes", "bayes-e"}:
         raise UnsupportedError(f"lowering to march {march} is not known")
-    return _Lowering(model, assignment, GraphWriter(shapes)).run()
 
 
-class _Lowering:
-    def __init__(self, model: QuantModel, assignment: Assignment, writer: GraphWriter) -> None:
+class StepLowering:
+    """Lowers the steps of a calibrated model, one at a time and in order.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized, and how.
+        writer: Where nodes and constants go.
+        nodes: The nodes that may become integer ones, to look for convolutions among.
+    """
+
+    def __init__(
+        self,
+        model: QuantModel,
+        assignment: Assignment,
+        writer: GraphWriter,
+        nodes: Iterable[Node],
+    ) -> None:
         self._model = model
         self._assignment = assignment
         self._out = writer
         self._site = ImageNodeLowering(model, assignment, writer)
-        self._fusions = fusions(model, assignment)
+        self._fusions = fusions(model, assignment, nodes)
         self._fused = {node.name for each in self._fusions.values() for node in each.nodes}
 
-    def run(self) -> IntegerModel:
-        model, out = self._model, self._out
-        for spec in model.inputs:
-            out.keep_float(spec.name)
-        for step in model.steps:
-            if isinstance(step, Point):
-                self._point(step)
-            elif step.name in self._fusions:
-                self._site.convolution(self._fusions[step.name])
-            elif step.name not in self._fused:
-                self._node(step)
-        for spec in model.outputs:
-            held = out.in_float(spec.name)
-            if held != spec.name:  # The output of a point that is not quantized.
-                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
-        return IntegerModel(
-            path=model.path,
-            sha256=model.sha256,
-            kind="lowered from calibrated",
-            producer=model.producer,
-            opset=model.opset,
-            inputs=model.inputs,
-            outputs=model.outputs,
-            steps=tuple(out.nodes),
-            constants={**model.constants, **out.constants},
-        )
+    def step(self, step: Step) -> None:
+        """Write what a step becomes.
+
+        Raises:
+            UnsupportedError: It is not known.
+        """
+        if isinstance(step, Point):
+            self._point(step)
+        elif step.name in self._fusions:
+            self._site.convolution(self._fusions[step.name])
+        elif step.name not in self._fused:
+            self._node(step)
+
+    def float_node(self, node: Node) -> None:
+        """Write a node that computes in float."""
+        raise NotImplementedError
 
     def _point(self, point: Point) -> None:
         if point.output in self._model.static:
             return
         out = self._out
-        source = out.tensors[point.input]
+        source = out.held(point.input)
         params = self._assignment.get(point.name)
         if params is None:
             if point.params is not None and point.params.dequantize_scale is not None:
@@ -167,13 +181,13 @@ class _Lowering:
         integer = self._quantized(node)
         grid = self._grid(node)
         if not integer:
-            self._float(node)
+            self.float_node(node)
         elif node.op_type in MOVERS:
             self._mover(node)
         elif node.op_type in _WITHOUT_GRID:
             _WITHOUT_GRID[node.op_type](self._site, node, grid)
         elif grid is None and node.op_type not in STEP_KEEPERS:
-            self._float(node)
+            self.float_node(node)
         elif grid is not None and node.op_type in _WITH_GRID:
             _WITH_GRID[node.op_type](self._site, node, grid)
         elif grid is not None and has_curve(node.op_type):
@@ -195,9 +209,59 @@ class _Lowering:
     def _grid(self, node: Node) -> Point | None:
         return grid_point(self._model, self._assignment, node.outputs[0])
 
-    def _float(self, node: Node) -> None:
+    def _mover(self, node: Node) -> None:
+        source = self._out.turned(self._out.tensors[node.inputs[0]], last=False, by=node.name)
+        names = [f"{output}_quantized" for output in node.outputs]
+        inputs = [source.name, *node.inputs[1:]]
+        self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
+        for output, name in zip(node.outputs, names, strict=True):
+            shape = self._out.shape(output)
+            self._out.tensors[output] = replace(source, name=name, shape=shape)
+
+    def float_source(self, node: Node, index: int) -> str:
+        """Return the tensor that a float node reads as an input.
+
+        Where it reads around points, it is what lies in front of them; that, too, is counted in
+        integers if an integer node makes it.
+        """
+        source = node.inputs[index]
+        if (node.name, index) in self._assignment.bypassed:
+            while isinstance(point := self._model.producer_of.get(source), Point):
+                source = point.input
+        return source
+
+
+class _GraphLowering(StepLowering):
+    """Lowers a whole model to one graph."""
+
+    def run(self) -> IntegerModel:
+        """Return the graph."""
+        model, out = self._model, self._out
+        for step in model.steps:
+            self.step(step)
+        for spec in model.outputs:
+            held = out.in_float(spec.name)
+            if held != spec.name:  # The output of a point that is not quantized.
+                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
+        return IntegerModel(
+            path=model.path,
+            sha256=model.sha256,
+            kind="lowered from calibrated",
+            producer=model.producer,
+            opset=model.opset,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            steps=tuple(out.nodes),
+            constants={**model.constants, **out.constants},
+        )
+
+    def float_node(self, node: Node) -> None:
         """Keep a node in float."""
-        renamed = {name: self._float_name(name) for name in node.inputs if name}
+        renamed = {
+            name: self._float_name(self.float_source(node, index))
+            for index, name in enumerate(node.inputs)
+            if name
+        }
         body = tuple(
             replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs))
             for op in node.body
@@ -226,12 +290,3 @@ class _Lowering:
         if params is not None:
             return fake_quantize(values, params)
         return values if point.params is None else float_passthrough(values, point.params)
-
-    def _mover(self, node: Node) -> None:
-        source = self._out.turned(self._out.tensors[node.inputs[0]], last=False, by=node.name)
-        names = [f"{output}_quantized" for output in node.outputs]
-        inputs = [source.name, *node.inputs[1:]]
-        self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
-        for output, name in zip(node.outputs, names, strict=True):
-            shape = self._out.shape(output)
-            self._out.tensors[output] = replace(source, name=name, shape=shape)

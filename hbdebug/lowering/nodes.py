@@ -106,14 +106,6 @@ class NodeLowering:
         residual = None
         if fusion.residual is not None:
             residual = self.operand(fusion.nodes[1], fusion.residual)
-            if residual.bits != 8:
-                # For int16, the converter keeps the Add apart, with a point in front of it.
-                raise UnsupportedError(
-                    "an int16 operand cannot be added inside a Conv, and nothing says in which "
-                    "steps to count what the Conv gives",
-                    where=fusion.nodes[1].name,
-                    hint="Convert with the Add set to int16, or quantize its inputs to int8.",
-                )
         bits, step = self._convolution_output(node, grid)
         found = convolution(
             weight,

@@ -175,10 +175,17 @@ class GraphWriter:
         self._requantized[name] = found_tensor
         return found_tensor
 
+    def held(self, tensor: str) -> Tensor:
+        """Return how a tensor is held; one that nothing was noted of is float, by its own name."""
+        return self.tensors.get(tensor) or self._float(tensor)
+
     def keep_float(self, tensor: str) -> None:
         """Note that a tensor is float, under its own name."""
+        self.tensors[tensor] = self._float(tensor)
+
+    def _float(self, tensor: str) -> Tensor:
         shape = tuple(self._shapes.get(tensor, ()))
-        self.tensors[tensor] = Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
+        return Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
 
     def in_float(self, tensor: str) -> str:
         """Return the name under which a tensor is float; write the HzDequantize it takes."""

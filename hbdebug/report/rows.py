@@ -507,15 +507,11 @@ def outcome(suggestion: Suggestion) -> str:
         if not suggestion.nodes:
             return f"{target} is met as calibrated: no node needs lifting"
         return f"{target} reached with {_nodes(len(suggestion.nodes))}"
-    measured = {
-        index: value
-        for index, step in enumerate(suggestion.curve)
-        if not math.isnan(value := worst_output(step.outputs, metric).values.get(metric, math.nan))
-    }
-    if not measured:
+    values = worst_output(suggestion.curve[suggestion.step].outputs, metric).values
+    value = values.get(metric, math.nan)
+    if math.isnan(value):
         return f"{target} not reached: {metric} was undefined at every step"
-    best = min(measured, key=lambda index: order_of_badness(metric, measured[index]))
-    found = f"best {format_raw(metric, measured[best], unlike=suggestion.target)}"
+    found = f"best {format_raw(metric, value, unlike=suggestion.target)}"
     return f"{target} not reached: {found} " + (
         f"with {_nodes(len(suggestion.nodes))}"
         if suggestion.nodes

@@ -184,6 +184,7 @@ class Suggestion:
         curve: Measurements, the model as calibrated first.
         nodes: The suggested nodes -> ``int16`` or ``cpu``.
         stopped: Why the search ended, in words.
+        step: Index of the step of the curve that measured these nodes.
     """
 
     metric: str
@@ -192,6 +193,7 @@ class Suggestion:
     curve: tuple[CurveStep, ...]
     nodes: Mapping[str, str]
     stopped: str
+    step: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
