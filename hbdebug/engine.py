@@ -42,7 +42,7 @@ from hbdebug.threads import one_blas_thread
 from hbdebug.walk import FLOAT, Walker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -115,6 +115,7 @@ class Engine:
         self.provider = provider
         self.fidelity = fidelity
         self.march = march
+        self._derived: dict[Hashable, Any] = {}
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
         self.walker = Walker(model, self._slicer)
@@ -153,7 +154,12 @@ class Engine:
         from hbdebug.lowering.program import ProgramWriter  # noqa: PLC0415
 
         return ProgramWriter(
-            self.model, assignment, seeds=seeds, shapes=self._shapes, march=self.march
+            self.model,
+            assignment,
+            seeds=seeds,
+            shapes=self._shapes,
+            march=self.march,
+            derived=self._derived,
         )
 
     def _integer_walk(self, writer: ProgramWriter, stop: int) -> IntegerWalk:

@@ -32,8 +32,9 @@ NAMES = (
     "int16_where_allowed",
 )
 
-IN_INTEGERS = ("as_calibrated", "all_int16", "int16_where_allowed")
-"""Those that have an integer form: weights without activations, or the reverse, have none."""
+IN_INTEGERS = ("as_calibrated", "int16_where_allowed")
+"""Those that exist in integers: a product of weights alone, or of activations alone, does not, nor
+does int16 where the march has none."""
 
 METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
 """Metrics of the whole-model measurements."""

@@ -93,7 +93,11 @@ class NodeLowering:
             attributes["input_scales"] = [float(np.float32(float(source.step[0]) * 32767 / 127))]
         grid = grid_point(self._model, self._assignment, fusion.output)
         if grid is None:
-            sums = convolution_sums(weight, bias, threshold=threshold, input_step=float(x.step[0]))
+            x_step = float(x.step[0])
+            sums = out.once(
+                (node.name, threshold.tobytes(), x_step),
+                lambda: convolution_sums(weight, bias, threshold=threshold, input_step=x_step),
+            )
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
                 inputs += self._bias_constants(f"{node.name}_{name}", sums.bias)
@@ -107,15 +111,20 @@ class NodeLowering:
         if fusion.residual is not None:
             residual = self.operand(fusion.nodes[1], fusion.residual)
         bits, step = self._convolution_output(node, grid)
-        found = convolution(
-            weight,
-            bias,
-            threshold=threshold,
-            input_step=float(x.step[0]),
-            output_step=float(step[0]),
-            input_bits=x.bits,
-            output_bits=bits,
-            residual_step=None if residual is None else float(residual.step[0]),
+        steps = (float(x.step[0]), float(step[0]))
+        residual_step = None if residual is None else float(residual.step[0])
+        found = out.once(
+            (node.name, threshold.tobytes(), *steps, x.bits, bits, residual_step),
+            lambda: convolution(
+                weight,
+                bias,
+                threshold=threshold,
+                input_step=steps[0],
+                output_step=steps[1],
+                input_bits=x.bits,
+                output_bits=bits,
+                residual_step=residual_step,
+            ),
         )
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
@@ -147,18 +156,22 @@ class NodeLowering:
             for name in node.inputs[1:]
             if name in self._model.constants
         ]
+        steps = (float(x.step[0]), float(step[0]))
         inputs = [x.name]
         attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}
         if x.last:
             attributes["data_format"] = "NHWC"
         if x.bits == 16:
-            found = piecewise_table(
-                node.op_type,
-                node.attributes,
-                constants,
-                input_step=float(x.step[0]),
-                output_step=float(step[0]),
-                upper=0.0 if self._is_softmax_exp(node) else np.inf,
+            found = self._out.once(
+                (node.name, *steps, x.bits, bits),
+                lambda: piecewise_table(
+                    node.op_type,
+                    node.attributes,
+                    constants,
+                    input_step=steps[0],
+                    output_step=steps[1],
+                    upper=0.0 if self._is_softmax_exp(node) else np.inf,
+                ),
             )
             attributes |= {
                 "output_bit": bits,
@@ -176,7 +189,7 @@ class NodeLowering:
         if bits == 16:
             raise UnsupportedError("a table from int8 to int16 is not known", where=node.name)
         function = curve(node.op_type, node.attributes, constants)
-        table = table8(function, float(x.step[0]), float(step[0]))
+        table = self._out.once((node.name, *steps, 8, 8), lambda: table8(function, *steps))
         inputs.append(self._out.constant(f"{node.name}_table_params", table))
         self.write(node, "HzLut", inputs, attributes, grid)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hbdebug.errors import UnsupportedError
 from hbdebug.lowering.graph import StepLowering, check_known
@@ -18,7 +18,7 @@ from hbdebug.lowering.writer import GraphWriter
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -102,6 +102,8 @@ class ProgramWriter(StepLowering):
         seeds: The steps that this changes on their own account, from `hbdebug.plan.seed_steps`.
         shapes: Shapes of the model's tensors.
         march: bayes or bayes-e.
+        derived: Weights and tables of other programs of the same model and march; new ones are
+            added.
 
     Raises:
         UnsupportedError: The march is not known.
@@ -115,12 +117,13 @@ class ProgramWriter(StepLowering):
         seeds: Collection[int],
         shapes: Mapping[str, Shape],
         march: str,
+        derived: dict[Hashable, Any] | None = None,
     ) -> None:
         check_known(march)
         steps = model.steps
         # A convolution that runs in integers reads a quantized weight, which makes it a seed.
         nodes = (step for index in sorted(seeds) if isinstance(step := steps[index], Node))
-        super().__init__(model, assignment, GraphWriter(shapes), nodes)
+        super().__init__(model, assignment, GraphWriter(shapes, derived), nodes)
         self._actions: dict[int, tuple[Action, ...]] = {}
         self._fallbacks: list[Fallback] = []
         self._in_float = False

@@ -8,7 +8,7 @@ readers. (The converter moves and merges these; nothing but names depends on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from hbdebug.lowering.steps import requantization
 from hbdebug.model import Node, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Shape: TypeAlias = tuple[int, ...]
     Attributes: TypeAlias = dict[str, Any]
+
+T = TypeVar("T")
 
 CHANNELS_LAST = (0, 2, 3, 1)
 """The permutation that the converter calls NCHW2NHWC."""
@@ -56,6 +58,8 @@ class GraphWriter:
 
     Args:
         shapes: Shapes of the calibrated model's tensors.
+        derived: Weights and tables that were derived for other graphs of the same model, by what
+            they were derived from; new ones are added.
 
     Attributes:
         nodes: What was written, in order.
@@ -63,7 +67,10 @@ class GraphWriter:
         tensors: Tensors of the calibrated model, as they are held.
     """
 
-    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, Shape], derived: dict[Hashable, Any] | None = None
+    ) -> None:
+        self._derived: dict[Hashable, Any] = {} if derived is None else derived
         self.nodes: list[Node] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -84,6 +91,13 @@ class GraphWriter:
                 where=tensor,
             )
         return tuple(self._shapes[tensor])
+
+    def once(self, key: Hashable, derive: Callable[[], T]) -> T:
+        """Return what was derived under a key before, else derive it."""
+        if key not in self._derived:
+            self._derived[key] = derive()
+        found: T = self._derived[key]
+        return found
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a constant; return its name."""
