@@ -151,9 +151,9 @@ class Engine:
 
     def _program_writer(self, assignment: Assignment, seeds: frozenset[int]) -> ProgramWriter:
         # Half of the package is for integers; what does not use them does not load it.
-        from hbdebug.lowering.program import ProgramWriter  # noqa: PLC0415
+        from hbdebug.lowering.program import write_program  # noqa: PLC0415
 
-        return ProgramWriter(
+        return write_program(
             self.model,
             assignment,
             seeds=seeds,

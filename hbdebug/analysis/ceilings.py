@@ -196,7 +196,7 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
         for item in ceilings
         if item.fidelity == "calibrated"
     }
-    chip = _chip(ceilings)
+    chip = _chip(ceilings, march)
     loss = {name: 1 - value for name, value in cosine.items()}
     if loss["as_calibrated"] != loss["as_calibrated"]:
         return (
@@ -212,13 +212,20 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
     return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}.{chip}"
 
 
-def _chip(ceilings: Sequence[Ceiling]) -> str:
+def _chip(ceilings: Sequence[Ceiling], march: str) -> str:
     """Say what the integer model gives, where one was measured."""
+    found: dict[str, float] = {}
     for item in ceilings:
         if item.fidelity == "integer":
-            value = worst_of(item.outputs, "cosine_similarity")
-            return f" In integers, as the chip computes, the model is at cosine {value:.4f}."
-    return ""
+            found.setdefault(item.name, worst_of(item.outputs, "cosine_similarity"))
+    if "as_calibrated" not in found:
+        return ""
+    words = (
+        f" In integers, as the chip computes, the model is at cosine {found['as_calibrated']:.4f}"
+    )
+    if "int16_where_allowed" in found:
+        words += f", and at {found['int16_where_allowed']:.4f} with int16 where {march} allows it"
+    return f"{words}."
 
 
 def _cause(loss: Mapping[str, float]) -> str:

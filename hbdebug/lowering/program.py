@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hbdebug.model import Assignment, QuantModel, Step
 
 Action: TypeAlias = "Node | int"
-"""An integer node, or the index of a step that runs in float."""
+"""An integer node, or the index of the step itself, which runs in float."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +93,16 @@ class Program:
         }
 
 
-class ProgramWriter(StepLowering):
-    """Derives the program of an assignment.
+def write_program(
+    model: QuantModel,
+    assignment: Assignment,
+    *,
+    seeds: Collection[int],
+    shapes: Mapping[str, Shape],
+    march: str,
+    derived: dict[Hashable, Any] | None = None,
+) -> ProgramWriter:
+    """Derive what an assignment turns into integers.
 
     Args:
         model: The calibrated model.
@@ -105,25 +113,67 @@ class ProgramWriter(StepLowering):
         derived: Weights and tables of other programs of the same model and march; new ones are
             added.
 
+    Returns:
+        The written program, to be finished by `ProgramWriter.program`.
+
     Raises:
         UnsupportedError: The march is not known.
+    """
+    check_known(march)
+    given_up: dict[str, str] = {}
+    while True:
+        try:
+            writer = GraphWriter(shapes, derived)
+            return ProgramWriter(model, assignment, writer, seeds=seeds, given_up=given_up)
+        except _FusionFailedError as failed:  # noqa: PERF203 - hardly ever more than once
+            given_up.update(failed.reasons)
+
+
+class _FusionFailedError(Exception):
+    """A fused convolution turned out to have no integer form, some of its nodes passed already.
+
+    Attributes:
+        reasons: Each of its nodes, with the reason.
+    """
+
+    def __init__(self, nodes: Iterable[Node], reason: str) -> None:
+        super().__init__(reason)
+        self.reasons = {node.name: reason for node in nodes}
+
+
+class ProgramWriter(StepLowering):
+    """One attempt at a program; use `write_program`.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized, and how.
+        writer: Where nodes and constants go.
+        seeds: The steps that this changes on their own account.
+        given_up: Nodes that have no integer form, with the reason.
     """
 
     def __init__(
         self,
         model: QuantModel,
         assignment: Assignment,
+        writer: GraphWriter,
         *,
         seeds: Collection[int],
-        shapes: Mapping[str, Shape],
-        march: str,
-        derived: dict[Hashable, Any] | None = None,
+        given_up: Mapping[str, str],
     ) -> None:
-        check_known(march)
         steps = model.steps
         # A convolution that runs in integers reads a quantized weight, which makes it a seed.
-        nodes = (step for index in sorted(seeds) if isinstance(step := steps[index], Node))
-        super().__init__(model, assignment, GraphWriter(shapes, derived), nodes)
+        super().__init__(
+            model,
+            assignment,
+            writer,
+            [
+                step
+                for index in sorted(seeds)
+                if isinstance(step := steps[index], Node) and step.name not in given_up
+            ],
+        )
+        self._given_up = given_up
         self._actions: dict[int, tuple[Action, ...]] = {}
         self._fallbacks: list[Fallback] = []
         self._in_float = False
@@ -162,6 +212,8 @@ class ProgramWriter(StepLowering):
             UnsupportedError: Its integer form is not known.
         """
         fusion = self._fusions.get(step.name)
+        if step.name in self._given_up:
+            raise UnsupportedError(self._given_up[step.name])
         if fusion and not self._held_in_integers(fusion.nodes):
             raise UnsupportedError("something that it takes in runs in float")
         super().step(step)
@@ -210,8 +262,6 @@ class ProgramWriter(StepLowering):
 
     def _lowered(self, index: int, step: Step) -> tuple[Action, ...]:
         """Return what runs in place of a step."""
-        fusion = self._fusions.get(step.name)
-        floats: Sequence[Step] = fusion.nodes if fusion else (step,)
         before = len(self._out.nodes)
         self._in_float = False
         try:
@@ -219,32 +269,25 @@ class ProgramWriter(StepLowering):
                 return (index,)
             self.step(step)
         except UnsupportedError as error:
-            self._fall_back(floats, error)
+            if step.name in self._fusions:
+                nodes = self._fusions[step.name].nodes
+                raise _FusionFailedError(nodes, error.message) from error
+            self._fall_back(step, error.message)
         written = tuple(self._out.nodes[before:])
-        if not self._in_float:
-            return written
-        return (*written, *(self._model.position_of[each.name] for each in floats))
+        return (*written, index) if self._in_float else written
 
     def _passes_float(self, point: Point) -> bool:
         """Whether a point hands a float on, so that there is nothing to write."""
         return point.name not in self._assignment and not self._out.held(point.input).bits
 
-    def _fall_back(self, steps: Sequence[Step], error: UnsupportedError) -> None:
-        """Note that steps run in float after all."""
-        for step in steps:
-            self._fallbacks.append(
-                Fallback(
-                    name=step.name,
-                    op_type=step.op_type if isinstance(step, Node) else "HzCalibration",
-                    reason=error.message,
-                )
-            )
-        made = {name for step in steps for name in step.outputs}
-        for step in steps:
-            for index, name in enumerate(step.inputs):
-                if name and name not in made:
-                    source = name if isinstance(step, Point) else self.float_source(step, index)
-                    self._out.in_float(source)
-        for name in made:
+    def _fall_back(self, step: Step, reason: str) -> None:
+        """Let a step run in float after all, and note why."""
+        op_type = step.op_type if isinstance(step, Node) else "HzCalibration"
+        self._fallbacks.append(Fallback(name=step.name, op_type=op_type, reason=reason))
+        if isinstance(step, Node):
+            self.float_node(step)
+        else:
+            self._out.in_float(step.input)
+        for name in step.outputs:
             self._out.keep_float(name)
         self._in_float = True

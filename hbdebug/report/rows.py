@@ -507,8 +507,8 @@ def outcome(suggestion: Suggestion) -> str:
         if not suggestion.nodes:
             return f"{target} is met as calibrated: no node needs lifting"
         return f"{target} reached with {_nodes(len(suggestion.nodes))}"
-    values = worst_output(suggestion.curve[suggestion.step].outputs, metric).values
-    value = values.get(metric, math.nan)
+    chosen = suggestion.curve[suggestion.step].outputs if suggestion.curve else {}
+    value = worst_output(chosen, metric).values.get(metric, math.nan)
     if math.isnan(value):
         return f"{target} not reached: {metric} was undefined at every step"
     found = f"best {format_raw(metric, value, unlike=suggestion.target)}"
@@ -533,8 +533,10 @@ def better_ceiling(result: SensitivityResult) -> str:
         (order_of_badness(metric, item.get(metric, math.nan)) for item in values), default=math.inf
     )
     for ceiling in result.ceilings:
+        if (ceiling.name, ceiling.fidelity) != ("int16_where_allowed", result.fidelity):
+            continue
         value = worst_output(ceiling.outputs, metric).values.get(metric, math.nan)
-        if ceiling.name == "int16_where_allowed" and order_of_badness(metric, value) < best:
+        if order_of_badness(metric, value) < best:
             number = format_raw(metric, value, unlike=suggestion.target)
             return (
                 f"int16 on every node that allows it gives more than this list: {metric} {number} "

@@ -248,7 +248,7 @@ def test_curve_rows_are_those_of_the_worst_output():
     ]
 
 
-def measured(metric, target, *numbers, reached=False, lifted=None):
+def measured(metric, target, *numbers, reached=False, lifted=None, step=None):
     curve = tuple(
         CurveStep(lifted=f"n{index}" if index else "", to="cpu", outputs={"y": {metric: number}})
         for index, number in enumerate(numbers)
@@ -256,7 +256,13 @@ def measured(metric, target, *numbers, reached=False, lifted=None):
     count = len(numbers) - 1 if lifted is None else lifted
     names = {f"n{index}": "cpu" for index in range(count)}
     return Suggestion(
-        metric=metric, target=target, reached=reached, curve=curve, nodes=names, stopped=""
+        metric=metric,
+        target=target,
+        reached=reached,
+        curve=curve,
+        nodes=names,
+        stopped="",
+        step=count if step is None else step,
     )
 
 
@@ -300,7 +306,7 @@ def test_the_outcome_of_the_suggestion_is_one_clear_line(found, text):
 
 def test_the_outcome_counts_the_suggested_nodes_not_the_steps():
     """A step may change a node that was lifted before, or start from an earlier step."""
-    found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2)
+    found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2, step=3)
 
     assert outcome(found).endswith("best 0.97 with 2 nodes")
 
