@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hbdebug.lowering.convolution import Derivation
+
     Shape: TypeAlias = tuple[int, ...]
     Attributes: TypeAlias = dict[str, Any]
 
@@ -61,12 +63,14 @@ class GraphWriter:
         nodes: What was written, in order.
         constants: Constants of these nodes, by name.
         tensors: Tensors of the calibrated model, as they are held.
+        convolutions: How each Conv and ConvTranspose was derived, by the name of the node.
     """
 
     def __init__(self, shapes: Mapping[str, Shape]) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.convolutions: dict[str, Derivation] = {}
         self._shapes = shapes
         self._turned: dict[str, str] = {}
         self._in_float: dict[str, str] = {}
