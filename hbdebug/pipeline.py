@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from hbdebug.analysis.forms import Forms
     from hbdebug.analysis.sensitivity import Kind, Ranking
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.loading.repair import Repaired
@@ -152,6 +153,9 @@ def sensitivity(
         )
         limits = (*limits, *found)
     seconds.lap("whole model")
+    forms = _compared_forms(engine, stream, request, watch) if integers else None
+    if forms is not None:
+        seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
         journal_folder, whole, stream, settings, resume=resume, observer=watch
@@ -165,7 +169,7 @@ def sensitivity(
         whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
-    result = _record(whole, stream, request, limits, ranking)
+    result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
         suggestion = search_suggestion(
@@ -210,6 +214,29 @@ def _in_integers(
         )
         return (), (*notes, note)
     return (measure_integer_ceiling(engine, runner, samples, observer, name),), notes
+
+
+def _compared_forms(
+    engine: Engine, samples: Samples, request: Request, observer: Observer
+) -> Forms | None:
+    """Compare the integer forms of the nodes; None where `_in_integers` says what is unknown."""
+    from hbdebug.analysis.forms import compare_forms  # noqa: PLC0415 - only with integers
+
+    try:
+        return compare_forms(engine, samples, request.march, observer=observer)
+    except UnsupportedError:
+        return None
+
+
+def _with_forms(result: SensitivityResult, forms: Forms | None) -> SensitivityResult:
+    if forms is None:
+        return result
+    return replace(
+        result,
+        diagnostics=(*result.diagnostics, *forms.diagnostics),
+        form_differences=forms.differences,
+        not_compared=forms.not_compared,
+    )
 
 
 def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner | None:

@@ -33,11 +33,9 @@ INT32_MAX = (1 << 31) - 1
 CHIP_MAX = (1 << 30) - 1
 """Largest bias that the converter writes, rounding term included."""
 
-# A bias that is off by less is not seen behind the rounding of the output.
-_VISIBLE_STEPS = 0.5
-
-# Half a step is rounding; a channel whose outputs are off by one may still be.
-_ONE_STEP = 1.5
+# What is off by less is not seen: half a step, which is what rounding is off by. The steps of int16
+# are so small that a thousandth of its range is what counts there.
+_VISIBLE_STEPS = {8: 0.5, 16: 32.0, 32: np.inf}
 
 
 def bias_in_steps(
@@ -99,7 +97,6 @@ def bias_error(derivation: Derivation) -> NDArray[np.float64]:
     integers = derivation.integers
     if isinstance(integers, SumIntegers) or derivation.bias is None:
         return np.zeros(len(weight_steps(derivation)))
-    assert derivation.output_step is not None
     written = np.ldexp(integers.bias.astype(np.float64), integers.bias_shift.astype(np.int32))
     kept = (written - _rounding_term(derivation)) * _sum_steps(derivation)
     return np.abs(kept - derivation.bias) / np.float64(np.float32(derivation.output_step))
@@ -126,7 +123,7 @@ def convolution_diagnostics(
         march: For the words of the remedies.
     """
     for name, found in (
-        ("bias_overflow", _overflow(derivation, march)),
+        ("bias_overflow", _overflow(derivation, tally, march)),
         ("bias_rounded_away", _rounded_away(node, derivation)),
         ("near_dead_channels", _near_dead(derivation, tally, samples)),
     ):
@@ -137,14 +134,14 @@ def convolution_diagnostics(
             )
 
 
-def _overflow(derivation: Derivation, march: str) -> tuple[str, str] | None:
+def _overflow(derivation: Derivation, tally: Tally, march: str) -> tuple[str, str] | None:
     if derivation.bias is None:
         return None
     lost = clipped(derivation)
     if lost.any():
         return _clipped_text(derivation, lost)
     plain = overflowing(derivation.bias, derivation.input_step, plain_steps(derivation))
-    return _saved_text(derivation, plain, march) if plain.any() else None
+    return _saved_text(derivation, plain, tally, march) if plain.any() else None
 
 
 def _clipped_text(derivation: Derivation, lost: NDArray[np.bool_]) -> tuple[str, str]:
@@ -159,7 +156,9 @@ def _clipped_text(derivation: Derivation, lost: NDArray[np.bool_]) -> tuple[str,
     return evidence, remedy
 
 
-def _saved_text(derivation: Derivation, plain: NDArray[np.bool_], march: str) -> tuple[str, str]:
+def _saved_text(
+    derivation: Derivation, plain: NDArray[np.bool_], tally: Tally, march: str
+) -> tuple[str, str]:
     evidence = (
         f"counted in steps of input times weight, the bias of {_channels(plain)} overflows int32: "
         + _largest_bias(derivation, plain_steps(derivation))
@@ -167,10 +166,12 @@ def _saved_text(derivation: Derivation, plain: NDArray[np.bool_], march: str) ->
         "in larger steps: the bias stays, and weights vanish"
     )
     remedy = (
-        f"fold the dead channel (zero its weights, keep its bias), or lift its weight scale; on "
-        f"{march} nothing is lost if near_dead_channels says so; int16 activations make it worse, "
-        "A16W8 is all that the BPU has"
+        "fold the dead channel (zero its weights, keep its bias) or lift its weight scale; int16 "
+        "activations make it worse, and with int8 weights (A16W8) are all that the BPU has"
     )
+    seen = tally.channel_largest
+    if seen.size == plain.size and seen[plain].max() <= _harmless(derivation):
+        remedy = f"nothing is lost on {march}; for other runtimes, {remedy}"
     return evidence, remedy
 
 
@@ -186,19 +187,19 @@ def _largest_bias(derivation: Derivation, steps: NDArray[np.float32]) -> str:
 
 def _rounded_away(node: Node, derivation: Derivation) -> tuple[str, str] | None:
     error = np.where(clipped(derivation), 0.0, bias_error(derivation))
-    lost = error >= _VISIBLE_STEPS
+    lost = error >= _VISIBLE_STEPS[derivation.output_bits]
     if not lost.any() or derivation.bias is None:
         return None
     channel = int(np.argmax(error))
     why = "a step of the accumulator is worth more than one of the output"
-    remedy = "give the output a larger threshold, or the input int16, whose steps are smaller"
+    remedy = "give the output a larger threshold, or smaller steps to the input: int16 if it can be"
     if node.op_type == "ConvTranspose":
         why = "a ConvTranspose keeps 16 bits of it"
         remedy = "add the bias behind the node, or use the CPU"
     evidence = (
-        f"the bias of {_channels(lost)} is off by half a step of the output or more: "
-        f"{derivation.bias[channel]:.4g} of channel {channel} by {error[channel]:.2f}, because "
-        f"{why}"
+        f"the bias of {_channels(lost)} is lost in part: "
+        f"{derivation.bias[channel]:.4g} of channel {channel} is off by {error[channel]:.3g} steps of "
+        f"the output, because {why}"
     )
     return evidence, remedy
 
@@ -209,25 +210,32 @@ def _near_dead(derivation: Derivation, tally: Tally, samples: int) -> tuple[str,
         return None
     thresholds = np.broadcast_to(derivation.threshold.reshape(-1), dead.shape)
     in_steps = half_away(thresholds / weight_steps(derivation).astype(np.float64))
+    vanished = int((dead & (in_steps == 0)).sum())
     evidence = (
-        f"{_channels(dead)} are nearly dead (largest weight {thresholds[dead].max():.2g}): their "
-        f"weights are counted in larger steps, and {int((dead & (in_steps == 0)).sum())} lose all "
-        "weights and give the bias alone"
+        f"{_channels(dead)} nearly dead (largest weight {thresholds[dead].max():.2g}), so that "
+        "their weights are counted in larger steps"
     )
-    if derivation.output_step is None or tally.channel_largest.size != dead.size:
+    if vanished:
+        evidence += f"; {vanished} without any weight left, which give the bias alone"
+    if derivation.output_bits == 32 or tally.channel_largest.size != dead.size:
         return evidence, "fold the bias of these channels into the node behind, and prune them"
     off = float(tally.channel_largest[dead].max())
     evidence += (
         f"; on {samples} sample{'' if samples == 1 else 's'} their outputs are off by {off:g} "
         f"step{'' if off == 1 else 's'} at most"
     )
-    if off < _ONE_STEP:
+    if off <= _harmless(derivation):
         return evidence, "nothing is lost; without these channels the node would be faster"
     remedy = (
         "give the node an int8 output, whose limit is 256 times lower; or scale the weights of the "
         "channel up and those of the node behind down; or prune it"
     )
     return evidence, remedy
+
+
+def _harmless(derivation: Derivation) -> float:
+    """Return by how many steps an output may be off without harm: by one, or what is invisible."""
+    return 0.0 if derivation.output_bits == 32 else max(1.0, _VISIBLE_STEPS[derivation.output_bits])
 
 
 def _channels(mask: NDArray[np.bool_]) -> str:
@@ -250,7 +258,7 @@ def _sum_steps(derivation: Derivation) -> NDArray[np.float64]:
 def _rounding_term(derivation: Derivation) -> NDArray[np.float64]:
     """Return the half output step that the bias of a quantized output holds."""
     sums = _sum_steps(derivation)
-    if derivation.output_step is None:
+    if derivation.output_bits == 32:
         return np.zeros(len(sums))
     factor = sums / np.float64(np.float32(derivation.output_step))
     return np.floor(0.5 / factor + 0.5)

@@ -49,6 +49,10 @@ _STATIC = {
 # What the multiplier and the middle of the rescaling, 15 bits each, can move an int16 by.
 _INT16_RESCALING = 4.0
 
+# An int16 output has one or two steps for each integer in the middle of the rescaling. (A Conv with
+# an int16 input shifts by 8 bits at least, so that there can be many.)
+_COARSE = 2.0
+
 # The attributes that hold multiplier and second shift, by operator.
 _RESCALING = (
     ("scale", "out_shift"),
@@ -145,6 +149,11 @@ def _reasons(context: Context, unit: Unit, seen: Seen) -> Iterator[str]:
     if main.op_type == "HzQuantizedAveragePool" and unit.nodes[0].name not in context.static:
         area = int(np.prod(main.attributes["kernel_shape"]))
         yield _average_reason(area, int(main.attributes.get("scale", 9)))
+    coarsest = _coarsest(main)
+    if coarsest > _COARSE and tally.largest <= coarsest + _INT16_RESCALING:
+        yield (
+            f"the first shift leaves accumulators in multiples of up to {coarsest:.0f} output steps"
+        )
     if main.op_type == "HzLut2Layer":
         yield "the int16 table has 6 x 64 entries, and lines between them"
 
@@ -168,7 +177,7 @@ def _convolution_reasons(derivation: Derivation, tally: Tally) -> Iterator[str]:
 
 def _rounding_reasons(context: Context, unit: Unit, tally: Tally) -> Iterator[str]:
     if _ties_differ(tally):
-        yield "values halfway between two integers go up on the chip, to even in the other form"
+        yield "halves are rounded up (in tables: away from zero), to even in the calibrated form"
     main = context.main(unit)
     behind = unit.steps[unit.steps.index(main) + 1 :] if main is not None else ()
     if any(node.op_type == "HzRequantize" for node in behind):
@@ -228,8 +237,8 @@ def _clips(context: Context, unit: Unit, tally: Tally) -> tuple[str, str] | None
         return None
     evidence = (
         f"{_share(tally.clipped, tally.elements)} of its outputs are beyond the threshold "
-        f"{context.threshold(unit):.4g} on {_samples(context)} and are clipped, in both forms; what "
-        f"is cut off is {tally.clipping_db:.1f} dB below the signal"
+        f"{context.threshold(unit):.4g} on {_samples(context)} and are clipped, in both forms; "
+        f"what is cut off is {tally.clipping_db:.1f} dB below the signal"
     )
     remedy = (
         "calibrate with a larger threshold (max, or a higher percentile), unless the node behind "
@@ -243,7 +252,8 @@ def _ties(context: Context, tally: Tally) -> tuple[str, str] | None:
         return None
     evidence = (
         f"{_share(tally.ties, tally.elements)} of its outputs lie halfway between two integers on "
-        f"{_samples(context)}; the chip rounds halves up, the calibrated model to even, and "
+        f"{_samples(context)}; the chip rounds halves up (in tables: away from zero), the "
+        "calibrated model to even, and "
         f"{_share(tally.moved_ties, tally.elements)} of all come out one step higher or lower"
     )
     remedy = (
@@ -280,6 +290,15 @@ def _capped(main: Node) -> NDArray[np.bool_]:
     slack = 1 if bits == 8 else 2
     capped: NDArray[np.bool_] = (np.abs(scale) * 32767 >> shift) < (1 << (bits - 1)) - 1 - slack
     return capped
+
+
+def _coarsest(main: Node) -> float:
+    """Return how many output steps one in front of the multiplier is worth, at most."""
+    names = next((pair for pair in _RESCALING if pair[0] in main.attributes), None)
+    if names is None or _bits(main) == 32:
+        return 0.0
+    scale, shift = (np.asarray(main.attributes[name], np.float64).reshape(-1) for name in names)
+    return float(np.abs(scale * 2.0**-shift).max())
 
 
 def _bits(node: Node) -> int:

@@ -71,6 +71,7 @@ def compare_forms(
     samples: Samples,
     march: str,
     *,
+    assignment: Assignment | None = None,
     limit: int = SAMPLES,
     observer: Observer | None = None,
 ) -> Forms:
@@ -80,6 +81,7 @@ def compare_forms(
         engine: Runs the calibrated model; its profile is taken on the first sample if it has none.
         samples: Samples to compare on.
         march: bayes or bayes-e.
+        assignment: What is quantized; what the file says unless given.
         limit: Use the first so many samples.
         observer: Is told of progress.
 
@@ -91,22 +93,25 @@ def compare_forms(
     """
     watch = observer or Observer()
     specs = engine.profile(next(inputs_of(samples))).specs
+    wanted = Assignment.as_calibrated(engine.model) if assignment is None else assignment
     lowered = lower_traced(
         engine.model,
-        Assignment.as_calibrated(engine.model),
+        wanted,
         shapes={name: shape for name, (_, shape) in specs.items()},
         march=march,
     )
     count = min(limit, len(samples))
     watch.phase("integer forms", count)
     inputs = islice(inputs_of(samples), count)
-    return compare_lowered(engine, lowered, inputs, march, watch)
+    return compare_lowered(engine, lowered, inputs, wanted, march=march, observer=watch)
 
 
 def compare_lowered(
     engine: Engine,
     lowered: Lowered,
     inputs: Iterable[Mapping[str, NDArray[Any]]],
+    assignment: Assignment,
+    *,
     march: str = "bayes-e",
     observer: Observer | None = None,
 ) -> Forms:
@@ -114,12 +119,12 @@ def compare_lowered(
 
     Args:
         engine: Runs the calibrated model.
-        lowered: The integer model, derived from the same calibrated model as it is calibrated.
+        lowered: The integer model, derived from it under the assignment.
         inputs: Inputs of one sample each.
+        assignment: What is quantized.
         march: For the words of the remedies.
         observer: Is told of every sample.
     """
-    assignment = Assignment.as_calibrated(engine.model)
     units, not_compared = find_units(engine.model, assignment, lowered)
     walk = _Comparison(engine, lowered, assignment, units)
     count = 0
@@ -132,6 +137,8 @@ def compare_lowered(
     pairs = list(zip(units, walk.seen, strict=True))
     found = [_difference(context, unit, seen, count) for unit, seen in pairs]
     found.sort(key=_goodness)
+    # In the order of the graph; where values are clipped, the worst come first.
+    pairs.sort(key=lambda pair: pair[1].worst.clipping_db)
     return Forms(
         differences=tuple(found),
         not_compared=not_compared,

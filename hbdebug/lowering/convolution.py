@@ -114,7 +114,8 @@ class Derivation:
         threshold: float32, largest absolute weight of each output channel, or of all.
         input_step: Step of X as the convolution reads it.
         input_bits: Width of X as the convolution reads it.
-        output_step: Step of the output; None where that is an int32 sum.
+        output_step: Step of the output; 0 where that is an int32 sum.
+        output_bits: Width of the output: 8, 16 or 32.
         integers: What was derived.
     """
 
@@ -123,7 +124,8 @@ class Derivation:
     threshold: Floats
     input_step: float
     input_bits: int
-    output_step: float | None
+    output_step: float
+    output_bits: int
     integers: ConvIntegers | SumIntegers
 
 

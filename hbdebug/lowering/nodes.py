@@ -126,7 +126,7 @@ class NodeLowering:
             output_bits=bits,
             residual_step=None if residual is None else float(residual.step[0]),
         )
-        self.record(node, weight, bias, threshold, x, found, step)
+        self.record(node, weight, bias, threshold, x, found, (bits, step))
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
         if residual is not None:
@@ -144,16 +144,27 @@ class NodeLowering:
         threshold: NDArray[np.float32],
         x: Tensor,
         integers: ConvIntegers | SumIntegers,
-        output_step: NDArray[np.float32] | None = None,
+        output: tuple[int, NDArray[np.float32]] = (32, np.zeros(1, np.float32)),
     ) -> None:
-        """Note how a convolution was derived, for who wants to know what it cost."""
+        """Note how a convolution was derived, for who wants to know what that lost.
+
+        Args:
+            node: The calibrated node.
+            weight: Its weight.
+            bias: Its bias.
+            threshold: Thresholds of the weight.
+            x: What it reads.
+            integers: What was derived.
+            output: Width and step of its output; left out for int32 sums.
+        """
         self._out.convolutions[node.name] = Derivation(
             weight=weight,
             bias=bias,
             threshold=threshold,
             input_step=float(x.step[0]),
             input_bits=x.bits,
-            output_step=None if output_step is None else float(output_step[0]),
+            output_step=float(output[1][0]),
+            output_bits=output[0],
             integers=integers,
         )
 
