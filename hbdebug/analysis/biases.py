@@ -197,9 +197,8 @@ def _rounded_away(node: Node, derivation: Derivation) -> tuple[str, str] | None:
         why = "a ConvTranspose keeps 16 bits of it"
         remedy = "add the bias behind the node, or use the CPU"
     evidence = (
-        f"the bias of {_channels(lost)} is lost in part: "
-        f"{derivation.bias[channel]:.4g} of channel {channel} is off by {error[channel]:.3g} steps of "
-        f"the output, because {why}"
+        f"the bias of {_channels(lost)} is lost in part: {derivation.bias[channel]:.4g} of channel "
+        f"{channel} is off by {error[channel]:.3g} steps of the output, because {why}"
     )
     return evidence, remedy
 

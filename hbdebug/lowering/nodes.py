@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hbdebug.errors import UnsupportedError
-from hbdebug.lowering.convolution import Derivation, convolution, convolution_sums
+from hbdebug.lowering.convolution import convolution, convolution_sums
 from hbdebug.lowering.curves import curve
 from hbdebug.lowering.elementwise import (
     addition,
@@ -27,7 +27,7 @@ from hbdebug.lowering.writer import CHANNELS_LAST, Tensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.convolution import ConvIntegers, SumIntegers
+    from hbdebug.lowering.convolution import ConvIntegers
     from hbdebug.lowering.fusion import Fusion
     from hbdebug.lowering.mantissa import Rescale
     from hbdebug.lowering.writer import Attributes, GraphWriter
@@ -94,7 +94,7 @@ class NodeLowering:
         grid = grid_point(self._model, self._assignment, fusion.output)
         if grid is None:
             sums = convolution_sums(weight, bias, threshold=threshold, input_step=float(x.step[0]))
-            self.record(node, weight, bias, threshold, x, sums)
+            out.record(node, weight, bias, threshold, x, sums)
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
                 inputs += self._bias_constants(f"{node.name}_{name}", sums.bias)
@@ -126,7 +126,7 @@ class NodeLowering:
             output_bits=bits,
             residual_step=None if residual is None else float(residual.step[0]),
         )
-        self.record(node, weight, bias, threshold, x, found, (bits, step))
+        out.record(node, weight, bias, threshold, x, found, (bits, step))
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
         if residual is not None:
@@ -134,38 +134,6 @@ class NodeLowering:
         attributes |= _convolution_attributes(found, bits)
         self.write(
             node, "HzSQuantizedConv", inputs, attributes, grid, output=fusion.output, bits=bits
-        )
-
-    def record(
-        self,
-        node: Node,
-        weight: NDArray[np.float32],
-        bias: NDArray[np.float32] | None,
-        threshold: NDArray[np.float32],
-        x: Tensor,
-        integers: ConvIntegers | SumIntegers,
-        output: tuple[int, NDArray[np.float32]] = (32, np.zeros(1, np.float32)),
-    ) -> None:
-        """Note how a convolution was derived, for who wants to know what that lost.
-
-        Args:
-            node: The calibrated node.
-            weight: Its weight.
-            bias: Its bias.
-            threshold: Thresholds of the weight.
-            x: What it reads.
-            integers: What was derived.
-            output: Width and step of its output; left out for int32 sums.
-        """
-        self._out.convolutions[node.name] = Derivation(
-            weight=weight,
-            bias=bias,
-            threshold=threshold,
-            input_step=float(x.step[0]),
-            input_bits=x.bits,
-            output_step=float(output[1][0]),
-            output_bits=output[0],
-            integers=integers,
         )
 
     def _convolution_output(self, node: Node, grid: Point) -> tuple[int, NDArray[np.float32]]:
