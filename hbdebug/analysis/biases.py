@@ -124,7 +124,7 @@ def convolution_diagnostics(
     """
     for name, found in (
         ("bias_overflow", _overflow(derivation, tally, march)),
-        ("bias_rounded_away", _rounded_away(node, derivation)),
+        ("bias_rounded_away", _rounded_away(derivation)),
         ("near_dead_channels", _near_dead(derivation, tally, samples)),
     ):
         if found is not None:
@@ -185,20 +185,17 @@ def _largest_bias(derivation: Derivation, steps: NDArray[np.float32]) -> str:
     )
 
 
-def _rounded_away(node: Node, derivation: Derivation) -> tuple[str, str] | None:
+def _rounded_away(derivation: Derivation) -> tuple[str, str] | None:
     error = np.where(clipped(derivation), 0.0, bias_error(derivation))
     lost = error >= _VISIBLE_STEPS[derivation.output_bits]
     if not lost.any() or derivation.bias is None:
         return None
     channel = int(np.argmax(error))
-    why = "a step of the accumulator is worth more than one of the output"
     remedy = "give the output a larger threshold, or smaller steps to the input: int16 if it can be"
-    if node.op_type == "ConvTranspose":
-        why = "a ConvTranspose keeps 16 bits of it"
-        remedy = "add the bias behind the node, or use the CPU"
     evidence = (
         f"the bias of {_channels(lost)} is lost in part: {derivation.bias[channel]:.4g} of channel "
-        f"{channel} is off by {error[channel]:.3g} steps of the output, because {why}"
+        f"{channel} is off by {error[channel]:.3g} steps of the output, because a step of the "
+        "accumulator is worth more than one of the output"
     )
     return evidence, remedy
 

@@ -167,12 +167,12 @@ def _average_reason(area: int, shift: int) -> str:
 
 def _convolution_reasons(derivation: Derivation, tally: Tally) -> Iterator[str]:
     for mask, words in (
-        (clipped(derivation), "the bias of {} channels is clipped"),
-        (nearly_dead(derivation), "{} channels are nearly dead and lose their weights"),
+        (clipped(derivation), "{} with a bias that is clipped"),
+        (nearly_dead(derivation), "{} nearly dead, with weights in larger steps"),
     ):
         fits = mask.any() and tally.channel_noise.size == mask.size
         if fits and tally.channel_noise[mask].sum() >= _MOST * tally.noise:
-            yield words.format(int(mask.sum()))
+            yield words.format(f"{int(mask.sum())} of {mask.size} channels")
 
 
 def _rounding_reasons(context: Context, unit: Unit, tally: Tally) -> Iterator[str]:
@@ -214,7 +214,11 @@ def _wraps(context: Context, seen: Seen) -> tuple[str, str] | None:
         f"{_share(seen.wrapped, seen.accumulators)} of the accumulators wrap around at 32 bits on "
         f"{_samples(context)}; they reach from {seen.smallest:.3g} to {seen.largest:.3g}"
     )
-    return evidence, "give it int8 inputs, split it along the input channels, or use the CPU"
+    remedy = (
+        "give it int8 inputs, or its output a larger threshold: a Conv wraps around only where its "
+        "output is beyond twice the threshold; else use the CPU"
+    )
+    return evidence, remedy
 
 
 def _middle(context: Context, unit: Unit, seen: Seen) -> tuple[str, str] | None:
@@ -281,11 +285,8 @@ def _falls_back(context: Context, unit: Unit, tally: Tally) -> tuple[str, str] |
 
 def _capped(main: Node) -> NDArray[np.bool_]:
     """Say in which channels a saturated middle gives less than the largest output."""
-    names = next((pair for pair in _RESCALING if pair[0] in main.attributes), None)
     bits = _bits(main)
-    if names is None or bits == 32:
-        return np.zeros(1, bool)
-    scale, shift = (np.asarray(main.attributes[name], np.int64).reshape(-1) for name in names)
+    scale, shift = _rescaling(main)
     # One step below the largest is what a multiplier of 32766 for a factor of 1 gives (int16: two).
     slack = 1 if bits == 8 else 2
     capped: NDArray[np.bool_] = (np.abs(scale) * 32767 >> shift) < (1 << (bits - 1)) - 1 - slack
@@ -294,11 +295,17 @@ def _capped(main: Node) -> NDArray[np.bool_]:
 
 def _coarsest(main: Node) -> float:
     """Return how many output steps one in front of the multiplier is worth, at most."""
-    names = next((pair for pair in _RESCALING if pair[0] in main.attributes), None)
-    if names is None or _bits(main) == 32:
-        return 0.0
-    scale, shift = (np.asarray(main.attributes[name], np.float64).reshape(-1) for name in names)
-    return float(np.abs(scale * 2.0**-shift).max())
+    scale, shift = _rescaling(main)
+    return float(np.abs(scale * 2.0**-shift).max(initial=0))
+
+
+def _rescaling(main: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return multipliers and second shifts of a node; empty where it has none."""
+    for names in _RESCALING:
+        if _bits(main) != 32 and all(name in main.attributes for name in names):
+            scale, shift = (np.asarray(main.attributes[name], np.int64).ravel() for name in names)
+            return scale, shift
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 def _bits(node: Node) -> int:

@@ -232,6 +232,7 @@ def as_integers(values: NDArray[Any], held: Tensor) -> NDArray[Any]:
     """
     limit = 1 << (held.bits - 1)
     found = np.rint(values / _along_channels(held, values.ndim))
+    np.nan_to_num(found, copy=False, nan=-limit, posinf=np.inf, neginf=-np.inf)
     # float32 has no 2^31 - 1, which no accumulator of a model comes near.
     kept = np.clip(found.astype(np.float64), -limit, limit - 1).astype(_TYPES[held.bits])
     return np.ascontiguousarray(kept.transpose(0, 2, 3, 1)) if held.last else kept

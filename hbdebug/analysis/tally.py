@@ -92,6 +92,11 @@ class Tally:
             scale: Step, broadcast against them.
             values: What the calibrated model gives.
         """
+        power = float(np.square(values, dtype=np.float64).sum())
+        if not math.isfinite(power):
+            # Where the calibrated model itself gives NaN or infinity there is nothing to compare.
+            steps, values = _finite(steps, values), _finite(values, values)
+            power = float(np.square(values, dtype=np.float64).sum())
         off = np.abs(steps)
         square = np.square(steps, dtype=np.float64)
         self.elements += off.size
@@ -101,7 +106,7 @@ class Tally:
         self.beyond += int(np.count_nonzero(off > 1.5))
         self.noise += float(square.sum())
         self.noise_power += float((square * np.square(scale, dtype=np.float64)).sum())
-        self.signal_power += float(np.square(values, dtype=np.float64).sum())
+        self.signal_power += power
         if steps.ndim == 4:
             noise, largest = square.sum(axis=(0, 2, 3)), off.max(axis=(0, 2, 3), initial=0)
             seen = self.channel_noise.size == noise.size
@@ -119,6 +124,10 @@ class Tally:
             steps: Differences behind it, in steps.
             bits: Width of its integers.
         """
+        power = float(np.square(front, dtype=np.float64).sum())
+        if not math.isfinite(power):
+            front = _finite(front, front)
+            power = float(np.square(front, dtype=np.float64).sum())
         largest = (1 << (bits - 1)) - 1
         exact = np.abs(front / scale)
         tie = np.abs(exact - np.floor(exact) - np.float32(0.5)) <= np.float32(largest * _TIE)
@@ -129,7 +138,7 @@ class Tally:
         self.clipped += int(np.count_nonzero(exact > largest + 1))
         cut = np.maximum(exact - (largest + 1), 0) * scale
         self.clipped_power += float(np.square(cut, dtype=np.float64).sum())
-        self.front_power += float(np.square(front, dtype=np.float64).sum())
+        self.front_power += power
 
 
 @dataclass(slots=True, eq=False)
@@ -170,3 +179,8 @@ class Seen:
         self.saturated_middles += found.saturated_middles
         self.saturated_outputs += found.saturated_outputs
         self.accumulators += found.elements
+
+
+def _finite(array: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with zero where the values are NaN or infinite."""
+    return np.where(np.isfinite(values), array, array.dtype.type(0))

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 NO_POINTS = "-"
 """Cell of a node that has no points of the kind in question."""
 
-_NAMES_SHOWN = 3
+NAMES_SHOWN = 3
+"""How many names stand for many."""
 
 _CEILINGS = {
     "as_calibrated": "as calibrated",
@@ -81,27 +82,6 @@ class SkippedRow:
     reason: str
     count: int
     names: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiagnosticRow:
-    """Findings with one remedy; each names the nodes that share its evidence."""
-
-    findings: tuple[str, ...]
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormRow:
-    """A node whose integer form differs much from its calibrated form."""
-
-    node: str
-    op_type: str
-    largest: str
-    mean: str
-    beyond: str
-    sqnr: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,76 +225,18 @@ def interruption(result: SensitivityResult) -> str:
 
 def skipped_rows(result: SensitivityResult) -> list[SkippedRow]:
     """Return what was not analysed, by reason, the most frequent first."""
-    return _by_reason(result.not_analysed)
+    return rows_by_reason(result.not_analysed)
 
 
-def _by_reason(items: Iterable[NotAnalysed]) -> list[SkippedRow]:
+def rows_by_reason(items: Iterable[NotAnalysed]) -> list[SkippedRow]:
+    """Return things that were left out, by reason, the most frequent first."""
     by_reason: dict[str, list[str]] = {}
     for item in items:
         by_reason.setdefault(item.reason, []).append(f"{item.name} ({item.op_type})")
     return [
-        SkippedRow(reason=reason, count=len(names), names=some_of(names, _NAMES_SHOWN))
+        SkippedRow(reason=reason, count=len(names), names=some_of(names, NAMES_SHOWN))
         for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
     ]
-
-
-def diagnostic_rows(result: SensitivityResult) -> list[DiagnosticRow]:
-    """Return the diagnostics, those of one kind and remedy together, the first few in full."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for item in result.diagnostics:
-        alike = found.setdefault((item.name, item.remedy), {})
-        alike.setdefault(item.evidence, []).append(f"{item.node} ({item.op_type})")
-    return [
-        DiagnosticRow(findings=tuple(_findings(alike)), remedy=remedy)
-        for (_, remedy), alike in found.items()
-    ]
-
-
-def _findings(alike: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    texts = [f"{some_of(names, _NAMES_SHOWN)}: {evidence}" for evidence, names in alike.items()]
-    yield from texts[:_NAMES_SHOWN]
-    rest = [name for names in list(alike.values())[_NAMES_SHOWN:] for name in names]
-    if rest:
-        yield f"the same kind: {some_of(rest, _NAMES_SHOWN)}; all are in sensitivity.json"
-
-
-def forms_title(result: SensitivityResult) -> str:
-    """Return the head of the section on integer forms; empty when nothing was compared."""
-    compared = result.form_differences
-    if not compared:
-        return ""
-    differing = sum(item.differs_much for item in compared)
-    count = str(differing) if differing else "none"
-    return (
-        f"Integer form differs from the calibrated form: {count} of {len(compared)} nodes, each "
-        f"alone, {_over(compared[0].samples)}"
-    )
-
-
-def form_rows(result: SensitivityResult) -> list[FormRow]:
-    """Return the nodes whose integer form differs much, worst first."""
-    return [
-        FormRow(
-            node=" + ".join((item.node, *item.fused)),
-            op_type=item.op_type,
-            largest=f"{item.max_steps:.4g}",
-            mean=f"{item.mean_steps:.3g}",
-            beyond=f"{item.share_beyond_one:.1%}",
-            sqnr="" if item.sqnr_db is None else f"{item.sqnr_db:.1f}",
-            reason=item.reason,
-        )
-        for item in result.form_differences
-        if item.differs_much
-    ]
-
-
-def not_compared_rows(result: SensitivityResult) -> list[SkippedRow]:
-    """Return the nodes without an integer form to compare, by reason."""
-    return _by_reason(result.not_compared)
-
-
-def _over(count: int) -> str:
-    return "one sample" if count == 1 else f"{count} samples"
 
 
 def _present(candidates: Iterable[str], measured: Iterable[MetricValues]) -> tuple[str, ...]:
@@ -388,7 +310,7 @@ def point_rows(result: SensitivityResult, *, top: int) -> list[PointRow]:
             rank=_rank(point),
             name=point.name,
             tensor=point.tensor,
-            consumers=some_of(point.consumers, _NAMES_SHOWN),
+            consumers=some_of(point.consumers, NAMES_SHOWN),
             granularity=point.granularity,
             alone=_effect_cells(point.alone, metrics, ranking),
             threshold=format_real(point.threshold),

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hbdebug.report.chip import diagnostic_rows, form_rows, forms_title, not_compared_rows
 from hbdebug.report.numbers import metric_label
 from hbdebug.report.rows import (
     better_ceiling,
@@ -24,14 +25,10 @@ from hbdebug.report.rows import (
     curve_metrics,
     curve_notes,
     curve_rows,
-    diagnostic_rows,
-    form_rows,
-    forms_title,
     header_rows,
     interruption,
     mean_text,
     node_rows,
-    not_compared_rows,
     outcome,
     point_rows,
     ranking_legend,
