@@ -379,10 +379,11 @@ def test_a_middle_that_saturates_below_the_largest_output_is_named():
     (found,) = (item for item in after.diagnostics if item.name == "middle_saturates")
     assert found.evidence.startswith("100.00% of the values between its two shifts")
     assert "2 of 2 channels" in found.evidence
-    # 300 of 400 are 95 steps; what is left of them is the largest int16, multiplied and shifted.
+    # 1.0 becomes 64 steps of 2/127, and 600 halves of that 302.4: 96 steps of the output. What is
+    # left of them is the largest int16, multiplied and shifted.
     left = 32767 * attributes["scale"][0] >> attributes["out_shift"][0]
     assert left <= 15
-    assert [item.max_steps for item in after.differences] == [95 - left]
+    assert [item.max_steps for item in after.differences] == [96 - left]
     assert "saturates before the output does" in after.differences[0].reason
 
 
