@@ -153,8 +153,9 @@ def sensitivity(
         )
         limits = (*limits, *found)
     seconds.lap("whole model")
-    forms = _compared_forms(engine, stream, request, watch) if integers else None
-    if forms is not None:
+    forms = None
+    if integers:
+        forms, notes = _compared_forms(engine, stream, request, watch, notes)
         seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
@@ -217,15 +218,20 @@ def _in_integers(
 
 
 def _compared_forms(
-    engine: Engine, samples: Samples, request: Request, observer: Observer
-) -> Forms | None:
-    """Compare the integer forms of the nodes; None where `_in_integers` says what is unknown."""
+    engine: Engine,
+    samples: Samples,
+    request: Request,
+    observer: Observer,
+    notes: tuple[str, ...],
+) -> tuple[Forms | None, tuple[str, ...]]:
+    """Compare integer and calibrated forms; where that cannot be done, say so in the notes."""
     from hbdebug.analysis.forms import compare_forms  # noqa: PLC0415 - only with integers
 
     try:
-        return compare_forms(engine, samples, request.march, observer=observer)
-    except UnsupportedError:
-        return None
+        return compare_forms(engine, samples, request.march, observer=observer), notes
+    except UnsupportedError as error:
+        words = ("integer forms of nodes were not compared", error.where, error.message)
+        return None, (*notes, ": ".join(filter(None, words)))
 
 
 def _with_forms(result: SensitivityResult, forms: Forms | None) -> SensitivityResult:

@@ -23,6 +23,8 @@ from hbdebug.results import SensitivityResult
 from hbdebug.samples import open_samples
 from hbdebug.toolchain import all_int16
 from tests import models
+from tests.lowering.vendor import pair_models, pair_names
+from tests.recognizer import recognizer_folder
 
 CLASSIFIER = Path(__file__).parents[2] / "fixtures/textline_cls"
 RANDOM = np.random.default_rng(5)
@@ -451,6 +453,36 @@ def test_an_int16_output_that_comes_in_int8_is_named():
     assert 1 < difference.max_steps <= 131
 
 
+def random_inputs(model):
+    return {
+        spec.name: (RANDOM.normal(0, 1, spec.shape) * 100).astype(spec.dtype)
+        for spec in model.inputs
+    }
+
+
+@pytest.mark.parametrize("name", pair_names())
+def test_of_every_small_model_each_node_is_compared_or_listed_and_has_a_reason(name):
+    model = load(pair_models(name)[0])
+    inputs = [random_inputs(model)]
+    engine = Engine(model, jobs=1)
+    shapes = {tensor: shape for tensor, (_, shape) in engine.profile(inputs[0]).specs.items()}
+    assignment = Assignment.as_calibrated(model)
+    try:
+        form = lower_traced(model, assignment, shapes=shapes)
+    except UnsupportedError:
+        pytest.skip("its integer form is not known yet")
+
+    forms = compare_lowered(engine, form, inputs, assignment)
+
+    compared_nodes = [node for item in forms.differences for node in (item.node, *item.fused)]
+    listed = [item.name for item in forms.not_compared]
+    assert sorted(compared_nodes + listed) == sorted(node.name for node in model.nodes)
+    assert {item.reason for item in forms.not_compared} <= {
+        "not quantized: computed alike in both forms"
+    }
+    assert "no known reason" not in {item.reason for item in forms.differences}
+
+
 # Real models and the whole way --------------------------------------------------------------------
 
 
@@ -470,6 +502,24 @@ def test_of_the_classifier_only_the_hard_sigmoids_differ_much():
     clipped = [item.node for item in forms.diagnostics if item.name == "output_saturates"]
     # The thresholds were calibrated on noise; the logits are what they clip most.
     assert clipped[0] == "MatMul@0"
+
+
+@pytest.mark.slow
+def test_of_the_recognizer_two_tables_on_ties_differ_and_dead_channels_lose_nothing():
+    folder = recognizer_folder()
+    model = load(folder / "rec_calibrated_model.onnx")
+    samples = open_samples(folder / "calib", model.inputs, limit=4)
+
+    forms = compare_forms(Engine(model), samples, "bayes-e")
+
+    much = [item for item in forms.differences if item.differs_much]
+    dead = [item for item in forms.diagnostics if item.name == "near_dead_channels"]
+    assert len(forms.differences) == 190
+    assert {item.op_type for item in much} == {"HardSigmoid"}
+    assert len(much) == 2
+    assert all("halves are rounded up" in item.reason for item in much)
+    assert len(dead) == 13
+    assert all(item.remedy.startswith("nothing is lost") for item in dead)
 
 
 def test_an_assignment_can_be_compared_instead_of_the_file():
@@ -527,4 +577,5 @@ def test_where_the_integer_form_is_unknown_nothing_is_compared_and_the_report_sa
     result = sensitivity(proto, folder, integers=True, suggest=False, march="bernoulli2")
 
     assert result.form_differences == ()
-    assert [text for text in result.warnings if "was not measured in integers" in text]
+    (said,) = (text for text in result.warnings if "were not compared" in text)
+    assert "bernoulli2" in said
