@@ -38,7 +38,8 @@ REMARKABLE_TIES = 2 * ROUNDING
 
 # Calibration clips on purpose, where that costs less than larger steps would. What is remarkable is
 # a hundredth of the signal's power: less than the rounding of 4 bits leaves.
-_REMARKABLE_CLIPPING_DB = 20.0
+REMARKABLE_CLIPPING_DB = 20.0
+"""Power of the signal over that of what is clipped, below which it is reported."""
 
 _STATIC = {
     "hardsigmoid_alpha_ignored": "the table ignores alpha and beta of HardSigmoid",
@@ -177,7 +178,7 @@ def _convolution_reasons(derivation: Derivation, tally: Tally) -> Iterator[str]:
 
 def _rounding_reasons(context: Context, unit: Unit, tally: Tally) -> Iterator[str]:
     if _ties_differ(tally):
-        yield "halves are rounded up (in tables: away from zero), to even in the calibrated form"
+        yield "halves are rounded up (tables: away from 0), not to even or as float32 errors fall"
     main = context.main(unit)
     behind = unit.steps[unit.steps.index(main) + 1 :] if main is not None else ()
     if any(node.op_type == "HzRequantize" for node in behind):
@@ -237,7 +238,7 @@ def _middle(context: Context, unit: Unit, seen: Seen) -> tuple[str, str] | None:
 
 
 def _clips(context: Context, unit: Unit, tally: Tally) -> tuple[str, str] | None:
-    if tally.clipping_db >= _REMARKABLE_CLIPPING_DB:
+    if tally.clipping_db >= REMARKABLE_CLIPPING_DB:
         return None
     evidence = (
         f"{_share(tally.clipped, tally.elements)} of its outputs are beyond the threshold "
@@ -257,7 +258,7 @@ def _ties(context: Context, tally: Tally) -> tuple[str, str] | None:
     evidence = (
         f"{_share(tally.ties, tally.elements)} of its outputs lie halfway between two integers on "
         f"{_samples(context)}; the chip rounds halves up (in tables: away from zero), the "
-        "calibrated model to even, and "
+        "calibrated model to even, or as its float32 errors fall; "
         f"{_share(tally.moved_ties, tally.elements)} of all come out one step higher or lower"
     )
     remedy = (

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hbdebug.analysis.ceilings import inputs_of
-from hbdebug.analysis.form_reasons import Context, form_diagnostics, reason
+from hbdebug.analysis.form_reasons import (
+    REMARKABLE_CLIPPING_DB,
+    Context,
+    form_diagnostics,
+    reason,
+)
 from hbdebug.analysis.tally import Seen, Tally
 from hbdebug.analysis.units import find_units
 from hbdebug.integer_run import IntegerRunner
@@ -137,8 +142,8 @@ def compare_lowered(
     pairs = list(zip(units, walk.seen, strict=True))
     found = [_difference(context, unit, seen, count) for unit, seen in pairs]
     found.sort(key=_goodness)
-    # In the order of the graph; where values are clipped, the worst come first.
-    pairs.sort(key=lambda pair: pair[1].worst.clipping_db)
+    # In the order of the graph; where much is clipped, the worst come first.
+    pairs.sort(key=lambda pair: min(pair[1].worst.clipping_db, REMARKABLE_CLIPPING_DB))
     return Forms(
         differences=tuple(found),
         not_compared=not_compared,
