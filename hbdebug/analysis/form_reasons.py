@@ -105,10 +105,9 @@ class Context:
     def narrowed(self, unit: Unit) -> str:
         """Say where a unit uses int8 although its point is int16: ``reads``, ``gives`` or empty."""
         main = self.main(unit)
+        # A Concat counts its operands in the steps of its output, whatever these are.
         if main is None or unit.nodes[0].op_type == "Concat":
-            return (
-                ""  # A Concat counts its operands in the steps of its output, whatever these are.
-            )
+            return ""
         front = unit.steps[: unit.steps.index(main)]
         if any(node.op_type == "HzRequantize" and _bits(node) == 8 for node in front):
             return "reads"
