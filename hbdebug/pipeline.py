@@ -35,6 +35,7 @@ from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
 from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from hbdebug.analysis.forms import Forms
     from hbdebug.analysis.sensitivity import Kind, Ranking
     from hbdebug.engine import Fidelity
     from hbdebug.integer_run import IntegerRunner
@@ -164,6 +166,10 @@ def sensitivity(
         found, said = _in_integers(engine.at("integer"), stream, request, watch)
         limits, notes = limits + found, notes + said
     seconds.lap("whole model")
+    forms = None
+    if integers or fidelity == "integer":
+        forms, notes = _compared_forms(engine, stream, request, watch, notes)
+        seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
         journal_folder, whole, stream, settings, resume=resume, observer=watch
@@ -177,7 +183,7 @@ def sensitivity(
         whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
-    result = _record(whole, stream, request, limits, ranking)
+    result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
         suggestion = search_suggestion(
@@ -240,6 +246,35 @@ def _as_suggested(
     )
     other = engine.at("integer" if engine.fidelity == "calibrated" else "calibrated")
     return own, measure_suggested(other, samples, suggestion, march)
+
+
+def _compared_forms(
+    engine: Engine,
+    samples: Samples,
+    request: Request,
+    observer: Observer,
+    notes: tuple[str, ...],
+) -> tuple[Forms | None, tuple[str, ...]]:
+    """Compare integer and calibrated forms; where that cannot be done, say so in the notes."""
+    from hbdebug.analysis.forms import compare_forms  # noqa: PLC0415 - only with integers
+
+    try:
+        with one_blas_thread():
+            return compare_forms(engine, samples, request.march, observer=observer), notes
+    except UnsupportedError as error:
+        words = ("integer forms of nodes were not compared", error.where, error.message)
+        return None, (*notes, ": ".join(filter(None, words)))
+
+
+def _with_forms(result: SensitivityResult, forms: Forms | None) -> SensitivityResult:
+    if forms is None:
+        return result
+    return replace(
+        result,
+        diagnostics=(*result.diagnostics, *forms.diagnostics),
+        form_differences=forms.differences,
+        not_compared=forms.not_compared,
+    )
 
 
 def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner | None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import hbdebug
-from hbdebug.analysis.alone import IntegerUnits
+from hbdebug.analysis.alone import KernelPoints
 from hbdebug.engine import Engine
 from hbdebug.errors import GateMissed, UnsupportedError
 from hbdebug.integer_run import run
@@ -111,9 +111,9 @@ def test_walk_and_jump_give_what_walking_the_whole_model_gives(build, memory):
     model = hbdebug.load(proto)
     samples = models.inputs_for(proto, count=2)
     engine = integer_engine(model, samples[0], exact=True, memory=memory)
-    units = IntegerUnits(model, ())
+    kernels = KernelPoints(model, ())
     wanted = [
-        Assignment.of(units.points(node, ())) for node in model.nodes if units.points(node, ())
+        Assignment.of(kernels.points(node, ())) for node in model.nodes if kernels.points(node, ())
     ]
     wanted += [*random_assignments(model), Assignment.as_calibrated(model), FLOAT]
     schedule = engine.schedule(wanted, len(samples))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hbdebug.model import QuantModel
 
 
-class IntegerUnits:
+class KernelPoints:
     """The points of every node's kernel.
 
     Args:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from hbdebug.analysis.alone import IntegerUnits
+    from hbdebug.analysis.alone import KernelPoints
     from hbdebug.analysis.coverage import Coverage
     from hbdebug.analysis.journal import Journal
     from hbdebug.analysis.scores import Flags
@@ -257,7 +257,7 @@ def rank(
     """
     profile = engine.profile(next(ceilings.inputs_of(samples)))
     dtypes = {name: dtype for name, (dtype, _) in profile.specs.items()}
-    plan = _plan(engine.model, request, dtypes, whole, _units(engine))
+    plan = _plan(engine.model, request, dtypes, whole, _kernels(engine))
     scorer = Scorer(outputs=ceilings.output_names(engine.model), metrics=request.measured)
     scores = Scores.empty(len(plan.assignments), len(samples), scorer)
     schedule = engine.schedule(plan.assignments, len(samples))
@@ -285,12 +285,12 @@ def check_request(model: QuantModel, request: Request) -> None:
     _plan(model, request, {}, None, None)
 
 
-def _units(engine: Engine) -> IntegerUnits | None:
+def _kernels(engine: Engine) -> KernelPoints | None:
     if engine.fidelity == "calibrated":
         return None
-    from hbdebug.analysis.alone import IntegerUnits  # noqa: PLC0415 - as all that lowers
+    from hbdebug.analysis.alone import KernelPoints  # noqa: PLC0415 - as all that lowers
 
-    return IntegerUnits(engine.model, engine.fallbacks(Assignment.as_calibrated(engine.model)))
+    return KernelPoints(engine.model, engine.fallbacks(Assignment.as_calibrated(engine.model)))
 
 
 def _plan(
@@ -298,14 +298,14 @@ def _plan(
     request: Request,
     dtypes: Mapping[str, str],
     whole: QuantModel | None,
-    units: IntegerUnits | None,
+    kernels: KernelPoints | None,
 ) -> _Plan:
     coverage = cover(model, dtypes, whole=whole)
     quantized, notes = coverage.node_points, {}
-    if units is not None:
+    if kernels is not None:
         nodes = [(model.node_by_name[name], own) for name, own in coverage.node_points.items()]
-        quantized = {node.name: units.points(node, own) for node, own in nodes}
-        notes = {node.name: units.note(node) for node, _ in nodes}
+        quantized = {node.name: kernels.points(node, own) for node, own in nodes}
+        notes = {node.name: kernels.note(node) for node, _ in nodes}
     items, assignments = _plan_items(model, coverage, request, quantized)
     return _Plan(
         coverage=coverage, quantized=quantized, notes=notes, items=items, assignments=assignments

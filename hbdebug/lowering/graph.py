@@ -7,7 +7,7 @@ work channels-first, with the axes of the calibrated model.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.writer import Shape
+    from hbdebug.lowering.convolution import Derivation
+    from hbdebug.lowering.writer import Shape, Tensor
     from hbdebug.model import Assignment, Node, QuantModel, Step
 
 _WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], None]] = {
@@ -59,6 +60,22 @@ _WITH_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point], None]] = {
     "ReduceSum": ImageNodeLowering.reduction,
     "Sub": ImageNodeLowering.sum_of_two,
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Lowered:
+    """An integer model with what it has to do with the calibrated one.
+
+    Attributes:
+        model: The integer model.
+        tensors: How it holds the tensors of the calibrated model, by their names there; those
+            inside a fused node are missing.
+        convolutions: How each Conv and ConvTranspose was derived, by the name of the node.
+    """
+
+    model: IntegerModel
+    tensors: Mapping[str, Tensor]
+    convolutions: Mapping[str, Derivation]
 
 
 def lower(
@@ -87,8 +104,24 @@ def lower(
         UnsupportedError: The march, or a node that the converter would run in integers, is not
             known here.
     """
+    return lower_traced(model, assignment, shapes=shapes, march=march).model
+
+
+def lower_traced(
+    model: QuantModel,
+    assignment: Assignment,
+    *,
+    shapes: Mapping[str, Shape],
+    march: str = "bayes-e",
+) -> Lowered:
+    """Derive the integer model as `lower` does, and say where the calibrated one is in it."""
     check_known(march)
-    return _GraphLowering(model, assignment, GraphWriter(shapes), model.nodes).run()
+    writer = GraphWriter(shapes)
+    return Lowered(
+        model=_GraphLowering(model, assignment, writer, model.nodes).run(),
+        tensors=writer.tensors,
+        convolutions=writer.convolutions,
+    )
 
 
 def check_known(march: str) -> None:

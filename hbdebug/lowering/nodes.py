@@ -98,6 +98,7 @@ class NodeLowering:
                 (node.name, threshold.tobytes(), x_step),
                 lambda: convolution_sums(weight, bias, threshold=threshold, input_step=x_step),
             )
+            out.record(node, weight, bias, threshold, x, sums)
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
                 inputs += self._bias_constants(f"{node.name}_{name}", sums.bias)
@@ -126,6 +127,7 @@ class NodeLowering:
                 residual_step=residual_step,
             ),
         )
+        out.record(node, weight, bias, threshold, x, found, (bits, step))
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         inputs += self._bias_constants(f"{node.name}_{name or 'rounding_bias'}", found.bias)
         if residual is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from hbdebug.errors import UnsupportedError
+from hbdebug.lowering.convolution import Derivation
 from hbdebug.lowering.steps import requantization
 from hbdebug.model import Node, Op
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from hbdebug.lowering.convolution import ConvIntegers, SumIntegers
 
     Shape: TypeAlias = tuple[int, ...]
     Attributes: TypeAlias = dict[str, Any]
@@ -65,6 +68,7 @@ class GraphWriter:
         nodes: What was written, in order.
         constants: Constants of these nodes, by name.
         tensors: Tensors of the calibrated model, as they are held.
+        convolutions: How each Conv and ConvTranspose was derived, by the name of the node.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class GraphWriter:
         self.nodes: list[Node] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.convolutions: dict[str, Derivation] = {}
         self._shapes = shapes
         self._turned: dict[str, str] = {}
         self._in_float: dict[str, str] = {}
@@ -98,6 +103,38 @@ class GraphWriter:
             self._derived[key] = derive()
         found: T = self._derived[key]
         return found
+
+    def record(
+        self,
+        node: Node,
+        weight: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+        threshold: NDArray[np.float32],
+        x: Tensor,
+        integers: ConvIntegers | SumIntegers,
+        output: tuple[int, NDArray[np.float32]] = (32, np.zeros(1, np.float32)),
+    ) -> None:
+        """Note how a convolution was derived, for who wants to know what that lost.
+
+        Args:
+            node: The calibrated node.
+            weight: Its weight.
+            bias: Its bias.
+            threshold: Thresholds of the weight.
+            x: What it reads.
+            integers: What was derived.
+            output: Width and step of its output; left out for int32 sums.
+        """
+        self.convolutions[node.name] = Derivation(
+            weight=weight,
+            bias=bias,
+            threshold=threshold,
+            input_step=float(x.step[0]),
+            input_bits=x.bits,
+            output_step=float(output[1][0]),
+            output_bits=output[0],
+            integers=integers,
+        )
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a constant; return its name."""

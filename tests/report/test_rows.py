@@ -10,7 +10,6 @@ import pytest
 from hbdebug.report.rows import (
     CeilingRow,
     CurveRow,
-    DiagnosticRow,
     EffectCells,
     NodeRow,
     PointRow,
@@ -21,7 +20,6 @@ from hbdebug.report.rows import (
     curve_metrics,
     curve_notes,
     curve_rows,
-    diagnostic_rows,
     header_rows,
     node_rows,
     outcome,
@@ -31,7 +29,7 @@ from hbdebug.report.rows import (
     ranking_title,
     skipped_rows,
 )
-from hbdebug.results import Ceiling, CurveStep, DataInfo, Diagnostic, Effect, Suggestion
+from hbdebug.results import Ceiling, CurveStep, DataInfo, Effect, Suggestion
 from tests.report.example_result import (
     EXAMPLE,
     activation_ranking,
@@ -352,23 +350,6 @@ def test_a_node_that_was_put_back_is_explained():
     notes = curve_notes(dataclasses.replace(suggestion(), curve=curve))
 
     assert notes == ["keep: put back, the target holds without it"]
-
-
-def test_nodes_with_the_same_difference_on_the_chip_share_a_row():
-    def found(node, evidence):
-        return Diagnostic(
-            name="kind", node=node, op_type="Pad", evidence=evidence, remedy="do this"
-        )
-
-    result = dataclasses.replace(
-        EXAMPLE, diagnostics=(found("a", "same"), found("b", "other"), found("c", "same"))
-    )
-
-    assert diagnostic_rows(result) == [
-        DiagnosticRow(nodes="a (Pad), c (Pad)", evidence="same", remedy="do this"),
-        DiagnosticRow(nodes="b (Pad)", evidence="other", remedy="do this"),
-    ]
-    assert diagnostic_rows(EXAMPLE) == []
 
 
 def test_a_step_that_adds_to_an_earlier_one_says_so():
