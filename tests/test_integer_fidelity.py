@@ -153,7 +153,7 @@ def test_a_node_alone_is_its_kernel_with_what_is_fused_and_its_output(tmp_path):
     second, add = nodes["second"], nodes["add"]
     assert second.points == add.points
     assert second.alone.values == add.alone.values
-    assert second.note.endswith("one kernel with add, add_relu")
+    assert second.note.endswith("one kernel with add")
     # What it reads, its weight, the residual, and where its sum is counted.
     consumers = {
         reader.name

@@ -44,7 +44,10 @@ class KernelPoints:
             return f"measured as calibrated, not in integers: {self._reasons[node.name]}"
         fusion = self._fusion_of.get(node.name)
         others = () if fusion is None else fusion.nodes
-        names = ", ".join(other.name for other in others if other.name != node.name)
+        # A Relu is no line of the ranking, so that nobody wonders about its numbers.
+        names = ", ".join(
+            other.name for other in others if other.op_type != "Relu" and other.name != node.name
+        )
         return f"one kernel with {names}" if names else ""
 
     def points(self, node: Node, own: Sequence[Point]) -> tuple[Point, ...]:
