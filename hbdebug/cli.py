@@ -42,6 +42,13 @@ class Kind(str, Enum):
     activation = "activation"
 
 
+class FidelityName(str, Enum):
+    """How what is quantized computes."""
+
+    calibrated = "calibrated"
+    integer = "integer"
+
+
 class Format(str, Enum):
     """What goes to stdout."""
 
@@ -98,6 +105,10 @@ def sensitivity(
     march: Annotated[
         str, typer.Option(help="bernoulli2 (X3), bayes (J5, Ultra), bayes-e (X5), nash-* (J6).")
     ] = "bayes-e",
+    fidelity: Annotated[
+        FidelityName,
+        typer.Option(help="Rank and suggest as the calibrated model computes, or the chip."),
+    ] = FidelityName.calibrated,
     top: TopOption = 20,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files.")
@@ -145,6 +156,7 @@ def sensitivity(
             suggest=suggest,
             target=target,
             march=march,
+            fidelity=fidelity.value,
             seed=seed,
             jobs=jobs,
             memory=parse_bytes(memory),

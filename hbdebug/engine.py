@@ -12,10 +12,13 @@ NumPy release the interpreter lock while they compute.
 
 from __future__ import annotations
 
+import copy
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hbdebug.jump import Evaluation, Jumps, SampleRun, Schedule, T, Variant
 from hbdebug.kernels.floating import KERNELS
@@ -35,17 +38,23 @@ from hbdebug.plan import (
     walk_seconds,
 )
 from hbdebug.slices import Slicer
+from hbdebug.threads import one_blas_thread
 from hbdebug.walk import FLOAT, Walker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from hbdebug.integer_walk import IntegerWalk
     from hbdebug.jump import Judge, Measure
+    from hbdebug.lowering.program import Fallback, ProgramWriter
     from hbdebug.model import Assignment, Node, QuantModel
     from hbdebug.slices import Runner
     from hbdebug.walk import Arrays, Profile
+
+Fidelity: TypeAlias = Literal["calibrated", "integer"]
+"""How what is quantized computes: fake-quantized in float32, or in the chip's integers."""
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes that intermediate tensors and jump sessions may take together, unless the user says."""
@@ -62,6 +71,15 @@ _SAMPLES_PLANNED = 8
 _COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Plan:
+    """What an assignment changes: its seeds, its span, and its integers if they are asked for."""
+
+    seeds: frozenset[int]
+    span: tuple[int, int]
+    writer: ProgramWriter | None
+
+
 class Engine:
     """Runs one model under assignments.
 
@@ -71,6 +89,9 @@ class Engine:
         exact: Whether jumps, too, run without optimizations that change the summation order.
         provider: ONNX Runtime provider, see `hbdebug.slices.PROVIDERS`.
         memory: Bytes that intermediate tensors and jump sessions may take together.
+        fidelity: ``calibrated`` fake-quantizes in float32, as the calibrated model does;
+            ``integer`` runs what is quantized in the chip's integers.
+        march: Whose integers.
 
     Raises:
         UsageError: There is no such provider here.
@@ -84,20 +105,74 @@ class Engine:
         exact: bool = False,
         provider: str = "cpu",
         memory: int = DEFAULT_MEMORY,
+        fidelity: Fidelity = "calibrated",
+        march: str = "bayes-e",
     ) -> None:
         self.model = model
         self.jobs = jobs or available_cores()
         self.exact = exact
         self.memory = memory
         self.provider = provider
+        self.fidelity = fidelity
+        self.march = march
+        self._derived: dict[Hashable, Any] = {}
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
         self.walker = Walker(model, self._slicer)
         self.crossing = crossing(model)
 
+    def at(self, fidelity: Fidelity) -> Engine:
+        """Return an engine of another fidelity that shares everything else with this one."""
+        if fidelity == self.fidelity:
+            return self
+        other = copy.copy(self)
+        other.fidelity = fidelity
+        return other
+
     def forward(self, inputs: Mapping[str, NDArray[Any]], assignment: Assignment = FLOAT) -> Arrays:
         """Walk the whole model and return its outputs by name."""
-        return self.walker.forward(inputs, assignment)
+        return self._forward_of(assignment)(inputs)
+
+    def _forward_of(self, assignment: Assignment) -> Callable[[Mapping[str, NDArray[Any]]], Arrays]:
+        """Return the function that runs the whole model under an assignment."""
+        if self.fidelity == "calibrated" or not assignment:
+            return partial(self.walker.forward, assignment=assignment)
+        writer = self._program_writer(assignment, seed_steps(self.model, assignment))
+        return self._integer_walk(writer, len(self.model.steps)).forward
+
+    def fallbacks(self, assignment: Assignment) -> tuple[Fallback, ...]:
+        """Return what an assignment quantizes and has no integer form here; needs `profile`.
+
+        Raises:
+            UnsupportedError: The march's integers are not known.
+        """
+        writer = self._program_writer(assignment, seed_steps(self.model, assignment))
+        return writer.program(()).fallbacks
+
+    def _program_writer(self, assignment: Assignment, seeds: frozenset[int]) -> ProgramWriter:
+        # Half of the package is for integers; what does not use them does not load it.
+        from hbdebug.lowering.program import write_program  # noqa: PLC0415
+
+        return write_program(
+            self.model,
+            assignment,
+            seeds=seeds,
+            shapes=self.shapes,
+            march=self.march,
+            derived=self._derived,
+        )
+
+    def _integer_walk(self, writer: ProgramWriter, stop: int) -> IntegerWalk:
+        from hbdebug.integer_walk import IntegerWalk  # noqa: PLC0415
+
+        program = writer.program(self.crossing[stop])
+        return IntegerWalk(self.walker, program, provider=self.provider)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the model's tensors by name; needs `profile`."""
+        specs = self.walker.measured_profile.specs
+        return {name: shape for name, (_, shape) in specs.items()}
 
     def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
         """Walk the float model once, taking times; later calls return the first result."""
@@ -124,20 +199,22 @@ class Engine:
             return judge(self.walker.baseline(inputs))
 
         def evaluate(
-            inputs: Mapping[str, NDArray[Any]], baseline: Future[Measure[T]], item: Assignment
+            inputs: Mapping[str, NDArray[Any]],
+            baseline: Future[Measure[T]],
+            forward: Callable[[Mapping[str, NDArray[Any]]], Arrays],
         ) -> T:
-            outputs = self.forward(inputs, item)
+            outputs = forward(inputs)
             return baseline.result()(outputs)
 
-        pool = ThreadPoolExecutor(self.jobs)
         in_flight: list[list[Future[T]]] = []
         finished = 0
-        try:
+        with self._pool() as pool:
+            forwards = list(pool.map(self._forward_of, assignments))
             for inputs in samples:
                 # The baseline goes first in the queue, so that nobody waits for it in vain.
                 baseline = pool.submit(reference, inputs)
                 in_flight.append(
-                    [pool.submit(evaluate, inputs, baseline, item) for item in assignments]
+                    [pool.submit(evaluate, inputs, baseline, forward) for forward in forwards]
                 )
                 if len(in_flight) > 1:
                     yield from _evaluations(finished, in_flight.pop(0))
@@ -145,8 +222,6 @@ class Engine:
             for futures in in_flight:
                 yield from _evaluations(finished, futures)
                 finished += 1
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def schedule(self, assignments: Sequence[Assignment], samples: int) -> Schedule:
         """Plan where to cut the graph for these assignments.
@@ -159,11 +234,8 @@ class Engine:
             RuntimeError: `profile` has not run yet; its times are what the plan is made of.
         """
         profile = self.walker.measured_profile
-        seeds = [seed_steps(self.model, assignment) for assignment in assignments]
-        spans = [
-            quantized_span(self.model, assignment, own)
-            for assignment, own in zip(assignments, seeds, strict=True)
-        ]
+        plans = [self._plan(assignment) for assignment in assignments]
+        spans = [plan.span for plan in plans]
         costs = self._costs
         cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
         held = {cut: self._constant_bytes[cut] for cut in cuts}
@@ -171,8 +243,8 @@ class Engine:
         # Two stretches are alive at a time: one is evaluated while the next is walked.
         boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 4)
         variants = tuple(
-            self._variant(index, assignment, seeds[index], spans[index], cuts, costs)
-            for index, assignment in enumerate(assignments)
+            self._variant(index, assignment, plan, cuts, costs)
+            for index, (assignment, plan) in enumerate(zip(assignments, plans, strict=True))
         )
         references = sum(costs.walk) + sum(costs.jump[cut] for cut in cuts)
         pace = sum(profile.seconds) / sum(costs.walk) if sum(costs.walk) else 1.0
@@ -184,26 +256,35 @@ class Engine:
             variants=variants,
         )
 
+    def _plan(self, assignment: Assignment) -> _Plan:
+        seeds = seed_steps(self.model, assignment)
+        first, last = quantized_span(self.model, assignment, seeds)
+        if self.fidelity == "calibrated" or not assignment:
+            return _Plan(seeds=seeds, span=(first, last), writer=None)
+        # What is in integers may go on behind the last point, until an operator needs floats.
+        writer = self._program_writer(assignment, seeds)
+        return _Plan(seeds=seeds, span=(first, max(last, writer.end)), writer=writer)
+
     def _variant(
         self,
         index: int,
         assignment: Assignment,
-        seeds: frozenset[int],
-        span: tuple[int, int],
+        plan: _Plan,
         cuts: tuple[int, ...],
         costs: Costs,
     ) -> Variant:
-        cut = cut_of(cuts, span[1])
-        stale = stale_steps(self.model, seeds, cut)
+        cut = cut_of(cuts, plan.span[1])
+        stale = stale_steps(self.model, plan.seeds, cut)
         walked = sum(costs.walk[step] for step in stale)
         return Variant(
             index=index,
             assignment=assignment,
             stale=stale,
-            seeds=seeds,
-            first=span[0],
+            seeds=plan.seeds,
+            first=plan.span[0],
             cut=cut,
             cost=walked + costs.jump[cut] + costs.compare[cut],
+            integers=None if plan.writer is None else self._integer_walk(plan.writer, cut),
         )
 
     def evaluate(
@@ -228,11 +309,10 @@ class Engine:
         Yields:
             Evaluations, stretch by stretch of the graph and sample by sample.
         """
-        pool = ThreadPoolExecutor(self.jobs)
         jumps = Jumps(partial(self.suffix, optimized=not self.exact), schedule.cuts)
         exact_jumps = Jumps(partial(self.suffix, optimized=False), schedule.cuts)
         in_flight: list[list[Future[Evaluation[T]]]] = []
-        try:
+        with self._pool() as pool:
             for number, inputs in enumerate(samples):
                 todo = [item for item in schedule.variants if (number, item.index) not in done]
                 if not todo:
@@ -254,6 +334,14 @@ class Engine:
                         yield from (future.result() for future in in_flight.pop(0))
             for futures in in_flight:
                 yield from (future.result() for future in futures)
+
+    @contextmanager
+    def _pool(self) -> Iterator[ThreadPoolExecutor]:
+        """Return where evaluations run; what has not begun at the end is given up."""
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            with one_blas_thread() if self.fidelity == "integer" else nullcontext():
+                yield pool
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -21,6 +21,7 @@ from hbdebug.report.outputs import RunRecord, SavedTensor
 from hbdebug.report.record import write_bytes_atomic, write_text_atomic
 from hbdebug.samples import require_readable_type, wanted_inputs
 from hbdebug.slices import Slicer
+from hbdebug.threads import one_blas_thread
 from hbdebug.walk import Walker
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _forward(
 ) -> tuple[str, dict[str, NDArray[Any]]]:
     """Run a model in the arithmetic of its stage; return that in words, and the outputs."""
     if isinstance(model, IntegerModel):
-        return "in integers", IntegerRunner(model).forward(inputs, keep=keep)
+        with one_blas_thread():
+            return "in integers", IntegerRunner(model).forward(inputs, keep=keep)
     walker = Walker(model, Slicer(model))
     values = walker.forward(inputs, Assignment.as_calibrated(model), keep=keep)
     return "fake-quantized in float32, as calibrated", values

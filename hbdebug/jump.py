@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hbdebug.integer_walk import IntegerWalk
     from hbdebug.model import Assignment
     from hbdebug.slices import Runner
 
@@ -64,6 +65,7 @@ class Variant:
         first: Position at which its walk starts.
         cut: Position from which it jumps.
         cost: Planned seconds on one sample.
+        integers: Runs what the chip computes in integers; None at calibrated fidelity.
     """
 
     index: int
@@ -73,6 +75,7 @@ class Variant:
     first: int
     cut: int
     cost: float
+    integers: IntegerWalk | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -254,24 +257,32 @@ class SampleRun(Generic[T]):
         """Walk what a variant makes stale in a stretch.
 
         Returns:
-            What crosses at the stretch's end and differs from the float baseline in some bit.
+            What crosses at the stretch's end and differs from the float baseline in some bit, and
+            what integers are read behind it.
         """
         start, stop = stretch
         values = {**base, **overlay}
         changed = dict(overlay)
         steps = self._walker.model.steps
+        integers = variant.integers
         for index in variant.stale[bisect_left(variant.stale, start) :]:
             if index >= stop:
                 break
-            if index in variant.seeds or not changed.keys().isdisjoint(steps[index].inputs):
+            if integers is not None and index in integers.program.actions:
+                made = integers.execute(index, values)
+            elif index in variant.seeds or not changed.keys().isdisjoint(steps[index].inputs):
                 made = self._walker.execute(index, values, variant.assignment)
-                values.update(made)
-                changed.update(made)
+            else:
+                continue
+            values.update(made)
+            changed.update(made)
         kept = self._crossing[stop]
+        alive = frozenset() if integers is None else integers.alive(stop)
         return {
             name: array
             for name, array in changed.items()
-            if name in kept and not same_bits(array, base[name])
+            if (name in kept and not same_bits(array, base[name]))
+            or (name in alive and name not in base)
         }
 
 

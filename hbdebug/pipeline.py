@@ -20,7 +20,6 @@ from hbdebug.analysis.sensitivity import (
     Request,
     check_request,
     cut_off,
-    lowered_runner,
     measure_ceilings,
     measure_integer_ceiling,
     measure_suggested,
@@ -34,8 +33,9 @@ from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import write_bytes_atomic
-from hbdebug.results import DataInfo, ModelInfo, SensitivityResult
+from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
 from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from hbdebug.analysis.forms import Forms
     from hbdebug.analysis.sensitivity import Kind, Ranking
+    from hbdebug.engine import Fidelity
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.loading.repair import Repaired
-    from hbdebug.results import Ceiling, ModelListing
+    from hbdebug.results import ModelListing, Suggestion
 
 JOURNAL = "partial.jsonl"
 """Name of the file, in the output folder, that holds what an unfinished run has measured."""
@@ -70,6 +72,7 @@ def sensitivity(
     suggest: bool = True,
     target: float = 0.999,
     march: str = "bayes-e",
+    fidelity: Fidelity = "calibrated",
     seed: int = 0,
     jobs: int | None = None,
     memory: int = DEFAULT_MEMORY,
@@ -93,14 +96,17 @@ def sensitivity(
         quantized: The ``*_quantized_model.onnx`` of the same conversion; it is run in integers
             and measured beside the ceilings. None measures none.
         integers: Derive the integer form of the model here, and of the model as suggested, and
-            measure both beside the ceilings (bayes, bayes-e, bernoulli2).
+            measure both beside the ceilings (bayes, bayes-e, bernoulli2). With fidelity
+            ``integer`` it is done anyway.
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
         split: Measure weights and activations of a node apart, too.
         suggest: Search nodes to lift, and measure them; only with kind ``node``.
         target: Cosine similarity that the worst output is to reach.
-        march: March that suggestions are for.
+        march: March that suggestions, and integers, are for.
+        fidelity: How what is quantized computes in the ranking and the suggestion:
+            ``calibrated`` as in the calibrated model, ``integer`` as on the chip.
         seed: Seed of the bootstrap intervals.
         jobs: Evaluations side by side; None for one per core.
         memory: Bytes that intermediate tensors and sessions may take.
@@ -140,18 +146,30 @@ def sensitivity(
     measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
-    engine = Engine(measured, jobs=jobs, exact=exact, provider=provider, memory=memory)
+    engine = Engine(
+        measured,
+        jobs=jobs,
+        exact=exact,
+        provider=provider,
+        memory=memory,
+        fidelity=_checked(fidelity),
+        march=request.march,
+    )
     seconds.lap("load")
-    limits = measure_ceilings(engine, stream, request, watch)
+    limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
         limits = (*limits, measure_integer_ceiling(engine, vendors, stream, watch))
-    if integers:
-        calibrated = Assignment.as_calibrated(measured)
-        found, notes = _in_integers(
-            engine, calibrated, stream, request, watch, "as_calibrated", notes
-        )
-        limits = (*limits, *found)
+    if fidelity == "integer":
+        limits += measure_ceilings(engine, stream, request, watch, names=ceilings.IN_INTEGERS)
+        notes += _fallback_notes(engine)
+    elif integers:
+        found, said = _in_integers(engine.at("integer"), stream, request, watch)
+        limits, notes = limits + found, notes + said
     seconds.lap("whole model")
+    forms = None
+    if integers or fidelity == "integer":
+        forms, notes = _compared_forms(engine, stream, request, watch, notes)
+        seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
         journal_folder, whole, stream, settings, resume=resume, observer=watch
@@ -165,22 +183,19 @@ def sensitivity(
         whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
-    result = _record(whole, stream, request, limits, ranking)
+    result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
         suggestion = search_suggestion(
             engine, stream, ranking.nodes, march=request.march, target=target, observer=watch
         )
-        if integers and suggestion.nodes:
-            lifted_ceiling, lifted_to = measure_suggested(
-                engine, stream, suggestion.nodes, request.march
-            )
-            found, notes = _in_integers(engine, lifted_to, stream, request, watch, SUGGESTED, notes)
-            limits = (*limits, lifted_ceiling, *found)
+        if suggestion.nodes and any(item.fidelity == "integer" for item in limits):
+            limits += _as_suggested(engine, stream, suggestion, request.march)
         seconds.lap("suggestion")
     return replace(
         result,
-        ceilings=limits,
+        ceilings=ceilings.side_by_side(limits),
+        fidelity=engine.fidelity,
         command=command,
         output_node=output_node,
         suggestion=suggestion,
@@ -192,24 +207,74 @@ def sensitivity(
     )
 
 
+def _checked(fidelity: Fidelity) -> Fidelity:
+    if fidelity not in {"calibrated", "integer"}:
+        raise UsageError(f"no such fidelity: {fidelity!r}", hint="There are: calibrated, integer.")
+    return fidelity
+
+
 def _in_integers(
+    engine: Engine, samples: Samples, request: Request, observer: Observer
+) -> tuple[tuple[Ceiling, ...], tuple[str, ...]]:
+    """Measure the model as calibrated in integers, and say where that cannot be done."""
+    try:
+        found = measure_ceilings(engine, samples, request, observer, names=("as_calibrated",))
+    except UnsupportedError as error:
+        return (), (f"the model was not measured in integers: {error.message}",)
+    return found, _fallback_notes(engine)
+
+
+def _fallback_notes(engine: Engine) -> tuple[str, ...]:
+    """Say which nodes of the model as calibrated are not measured in integers, and why."""
+    steps: dict[str, list[str]] = {}
+    for step in engine.fallbacks(Assignment.as_calibrated(engine.model)):
+        steps.setdefault(step.reason, []).append(f"{step.name} ({step.op_type})")
+    return tuple(
+        f"measured as calibrated, not in integers: {', '.join(names)}: {reason}"
+        for reason, names in steps.items()
+    )
+
+
+def _as_suggested(
+    engine: Engine, samples: Samples, suggestion: Suggestion, march: str
+) -> tuple[Ceiling, ...]:
+    """Return the model as suggested at both fidelities; the curve has one of them already."""
+    own = Ceiling(
+        name=SUGGESTED,
+        fidelity=engine.fidelity,
+        outputs=suggestion.curve[suggestion.step].outputs,
+    )
+    other = engine.at("integer" if engine.fidelity == "calibrated" else "calibrated")
+    return own, measure_suggested(other, samples, suggestion, march)
+
+
+def _compared_forms(
     engine: Engine,
-    assignment: Assignment,
     samples: Samples,
     request: Request,
     observer: Observer,
-    name: str,
     notes: tuple[str, ...],
-) -> tuple[tuple[Ceiling, ...], tuple[str, ...]]:
-    """Measure an assignment in integers; where that cannot be done, say so in the notes."""
+) -> tuple[Forms | None, tuple[str, ...]]:
+    """Compare integer and calibrated forms; where that cannot be done, say so in the notes."""
+    from hbdebug.analysis.forms import compare_forms  # noqa: PLC0415 - only with integers
+
     try:
-        runner = lowered_runner(engine, assignment, request.march)
+        with one_blas_thread():
+            return compare_forms(engine, samples, request.march, observer=observer), notes
     except UnsupportedError as error:
-        note = (
-            f"{name.replace('_', ' ')} was not measured in integers: {error.where}: {error.message}"
-        )
-        return (), (*notes, note)
-    return (measure_integer_ceiling(engine, runner, samples, observer, name),), notes
+        words = ("integer forms of nodes were not compared", error.where, error.message)
+        return None, (*notes, ": ".join(filter(None, words)))
+
+
+def _with_forms(result: SensitivityResult, forms: Forms | None) -> SensitivityResult:
+    if forms is None:
+        return result
+    return replace(
+        result,
+        diagnostics=(*result.diagnostics, *forms.diagnostics),
+        form_differences=forms.differences,
+        not_compared=forms.not_compared,
+    )
 
 
 def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner | None:
@@ -269,7 +334,11 @@ def check_gate(result: SensitivityResult, bar: float) -> None:
         GateMissed: The model is worse than the bar.
     """
     metric = result.metrics[0]
-    outputs = next(item.outputs for item in result.ceilings if item.name == "as_calibrated")
+    outputs = next(
+        item.outputs
+        for item in result.ceilings
+        if item.name == "as_calibrated" and item.fidelity == result.fidelity
+    )
     values = [means[metric] for means in outputs.values() if metric in means]
     value = max(values, key=lambda item: badness(metric, item), default=math.nan)
     if math.isnan(value) or badness(metric, value) > badness(metric, bar):
@@ -377,6 +446,8 @@ def _settings(engine: Engine, request: Request, output_node: str) -> dict[str, A
         "output_node": output_node,
         "target": request.target,
         "exact": engine.exact,
+        "fidelity": engine.fidelity,
+        "march": engine.march,
         "optimization": "walk: basic, jump: basic" if engine.exact else "walk: basic, jump: all",
         "jobs": engine.jobs,
         "memory": engine.memory,

@@ -124,6 +124,7 @@ def suggest(
         curve=tuple(curve.steps),
         nodes=curve.states[best][1],
         stopped="the target is reached" if reached else stopped,
+        step=best,
     )
 
 

@@ -98,7 +98,7 @@ class Walker:
             The graph outputs by name.
         """
         values: Arrays = dict(inputs)
-        drops = self._late_drops if assignment.bypassed else self._drops
+        drops = self.drops(assignment)
         for index, step in enumerate(self.model.steps):
             values.update(self.execute(index, values, assignment))
             if keep is not None:
@@ -108,6 +108,10 @@ class Walker:
             for name in drops[index]:
                 values.pop(name, None)
         return {name: values[name] for name in self._output_names}
+
+    def drops(self, assignment: Assignment) -> tuple[tuple[str, ...], ...]:
+        """Return, for every step, the tensors that nothing reads after it."""
+        return self._late_drops if assignment.bypassed else self._drops
 
     @property
     def measured_profile(self) -> Profile:

@@ -11,13 +11,21 @@ import tracemalloc
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
+from hbdebug.analysis.biases import overflowing
+from hbdebug.analysis.forms import compare_lowered
 from hbdebug.engine import Engine
 from hbdebug.errors import UsageError
+from hbdebug.integer_run import IntegerRunner
+from hbdebug.kernels import KERNELS
 from hbdebug.loading import load
+from hbdebug.lowering.graph import lower_traced
 from hbdebug.model import Assignment
 from hbdebug.pipeline import sensitivity
+from hbdebug.quant import QuantParams, fake_quantize
 from tests import models
 from tests.command import hbdebug
 
@@ -252,3 +260,194 @@ def test_case_v3_the_runtime_prints_nothing(residual, tmp_path, capfd):
     assert done.code == 0
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
+
+
+# A bias that int32 cannot hold, cases 1 to 3: the exact numbers of the second.
+INPUT_STEP, WEIGHT_STEP, BIASES = 0.5, 7.84e-10, (5.0, -4.5)
+
+
+def tiny_weights(dtype, shape=(8, 3, 3, 3)):
+    """A Conv whose first two channels have tiny weights, and biases that are not."""
+    b = models.CalibratedModel()
+    weight = b.random.normal(0, 0.3, shape).astype(np.float32)
+    for channel in (0, 1):
+        weight[channel] *= 127 * WEIGHT_STEP / np.abs(weight[channel]).max()
+    bias = np.zeros(shape[0], np.float32)
+    bias[:2] = BIASES
+    limit = {"int8": 127, "int16": 32767}[dtype]
+    x = b.point(b.input("x", (1, shape[1], 6, 6)), INPUT_STEP * 127, dtype)
+    y = b.node(
+        "Conv", [x, b.weight("w", weight), b.constant("b", bias)], "conv", kernel_shape=[3, 3]
+    )
+    b.output(b.point(y, 60.0, dtype))
+    return b.proto(), 60.0 / limit
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_cases_1_2_a_bias_that_int32_cannot_hold_is_reported_and_kept(dtype, tmp_path):
+    """Other tools clip it. The BPU's converter keeps it, at the cost of weights that do nothing."""
+    proto, step = tiny_weights(dtype)
+    samples = models.inputs_for(proto, count=2)
+    folder = models.save_samples(tmp_path, [{"x": item["x"] * 20} for item in samples])
+
+    result = sensitivity(proto, folder, integers=True, suggest=False)
+
+    found = {item.name: item for item in result.diagnostics if item.node == "conv"}
+    assert "2 of 8 channels overflows int32" in found["bias_overflow"].evidence
+    for words in ("fold the dead channel", "lift its weight scale", "A16W8"):
+        assert words in found["bias_overflow"].remedy
+    assert found["near_dead_channels"].evidence.startswith("2 of 8 channels nearly dead")
+    engine = Engine(load(proto), jobs=1)
+    inputs = {"x": samples[0]["x"] * 20}
+    shapes = {name: shape for name, (_, shape) in engine.profile(inputs).specs.items()}
+    assignment = Assignment.as_calibrated(engine.model)
+    form = lower_traced(engine.model, assignment, shapes=shapes)
+    (y,) = IntegerRunner(form.model).forward(inputs).values()
+    for channel, bias in enumerate(BIASES):
+        # The channel's weights amount to nothing, so that its output is the bias, rounded.
+        assert np.abs(y[:, channel] - bias).max() <= step / 2
+    (conv,) = compare_lowered(engine, form, [inputs], assignment).differences
+    assert not conv.differs_much
+
+
+def qlinear_conv(bias):
+    """Run the arithmetic of QLinearConv on one pixel of value 0: what is left is the bias."""
+    arrays = {
+        "x_scale": np.float32(INPUT_STEP),
+        "x_zero": np.int8(0),
+        "w": np.full((2, 1, 1, 1), 127, np.int8),
+        "w_scale": np.full(2, WEIGHT_STEP, np.float32),
+        "w_zero": np.zeros(2, np.int8),
+        "y_scale": np.float32(0.05),
+        "y_zero": np.int8(0),
+        "bias": bias,
+    }
+    names = ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias"]
+    graph = helper.make_graph(
+        [helper.make_node("QLinearConv", names, ["y"])],
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.INT8, (1, 1, 1, 1))],
+        [helper.make_tensor_value_info("y", TensorProto.INT8, (1, 2, 1, 1))],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    return session.run(None, {"x": np.zeros((1, 1, 1, 1), np.int8)})[0].ravel() * 0.05
+
+
+def test_case_3_a_qlinear_conv_loses_the_bias_that_is_named():
+    """The scheme of QOperator models: int32 in steps of input times weight, clipped."""
+    exact = np.rint(np.array(BIASES) / (INPUT_STEP * WEIGHT_STEP))
+    held = np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)
+
+    lost = np.abs(qlinear_conv(held) - BIASES)
+
+    # 2^31 steps of 3.92e-10 are 0.84.
+    np.testing.assert_allclose(lost, [5 - 0.84, 4.5 - 0.84], atol=0.03)
+    assert overflowing(BIASES, INPUT_STEP, WEIGHT_STEP).all()
+    # With a hundred times larger weights nothing is clipped, and nothing is named.
+    assert not overflowing(BIASES, INPUT_STEP, 100 * WEIGHT_STEP).any()
+
+
+# Rounding at ties, case 26: one tool's fused Add rounded otherwise than its parts.
+STEPS = {"a": 0.38, "b": 0.16, "sum": 0.04}
+
+
+def every_pair():
+    """All pairs of int8. 0.38 and 0.16 are 9.5 and 4 steps of 0.04: half of the sums are ties."""
+    values = np.arange(-128, 128, dtype=np.int8)
+    a, b = (grid.reshape(1, 4, 128, 128) for grid in np.meshgrid(values, values))
+    return {"a": a, "b": b}
+
+
+def unfused_sums(pairs):
+    scales = [
+        onnx.numpy_helper.from_array(np.array(step, np.float32), f"{name}_scale")
+        for name, step in STEPS.items()
+    ]
+    zero = onnx.numpy_helper.from_array(np.array(0, np.int8), "zero")
+    shape = pairs["a"].shape
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["a", "a_scale", "zero"], ["a_real"]),
+            helper.make_node("DequantizeLinear", ["b", "b_scale", "zero"], ["b_real"]),
+            helper.make_node("Add", ["a_real", "b_real"], ["real"]),
+            helper.make_node("QuantizeLinear", ["real", "sum_scale", "zero"], ["sum"]),
+        ],
+        "case",
+        [helper.make_tensor_value_info(name, TensorProto.INT8, shape) for name in "ab"],
+        [helper.make_tensor_value_info("sum", TensorProto.INT8, shape)],
+        [*scales, zero],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return session.run(None, pairs)[0]
+
+
+def qdq_add():
+    b = models.CalibratedModel()
+    points = [
+        b.point(b.input(name, (1, 4, 128, 128)), constant=2, scales=[STEPS[name]])
+        for name in ("a", "b")
+    ]
+    total = b.node("Add", points, "add")
+    b.output(b.point(total, constant=2, scales=[STEPS["sum"]]))
+    return b.proto()
+
+
+def test_case_26_a_sum_on_ties_is_that_of_the_unfused_model():
+    pairs = every_pair()
+    engine = Engine(load(qdq_add()), jobs=1)
+    inputs = {name: pairs[name] * np.float32(STEPS[name]) for name in pairs}
+
+    (made,) = engine.forward(inputs, Assignment.as_calibrated(engine.model)).values()
+
+    np.testing.assert_array_equal(np.rint(made / np.float32(0.04)), unfused_sums(pairs))
+
+
+def test_case_26_the_integer_sum_is_off_on_ties_alone_and_by_one_step():
+    pairs = every_pair()
+    engine = Engine(load(qdq_add()), jobs=1)
+    inputs = {name: pairs[name] * np.float32(STEPS[name]) for name in pairs}
+    shapes = {name: shape for name, (_, shape) in engine.profile(inputs).specs.items()}
+    assignment = Assignment.as_calibrated(engine.model)
+    form = lower_traced(engine.model, assignment, shapes=shapes)
+
+    (made,) = IntegerRunner(form.model).forward(inputs).values()
+
+    # In units of half a step of the sum, exact: an odd number is a tie.
+    halves = 19 * pairs["a"].astype(int) + 8 * pairs["b"].astype(int)
+    off = np.rint(made / np.float32(0.04)) - unfused_sums(pairs)
+    assert np.count_nonzero(off) > 0
+    assert np.abs(off).max() == 1
+    assert (halves[off != 0] % 2 == 1).all()
+    (difference,) = compare_lowered(engine, form, [inputs], assignment).differences
+    assert difference.mean_steps == np.mean(off != 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "even", "up"), [(-2.5, -2, -2), (-1.5, -2, -1), (-0.5, 0, 0), (0.5, 0, 1), (2.5, 2, 3)]
+)
+def test_case_26_float_to_integer_rounds_to_even_and_integer_to_integer_half_up(x, even, up):
+    def run(name, *arrays, **attributes):
+        return KERNELS["horizon", name](*arrays, **attributes).outputs[0].item()
+
+    real = np.array([x * 0.25], np.float32)
+    quarter = QuantParams(
+        dtype="int8", scale=np.float32([0.25]), zero_point=np.float32([0]), threshold=np.ones(1)
+    )
+    twice = np.array([round(2 * x)], np.int8)
+    way = {"output_scale": [16384], "output_right_shift": [15]}
+
+    assert fake_quantize(real, quarter).item() == even * 0.25
+    assert run("HzQuantize", real, np.float32([0.25])) == even
+    assert run("HzRequantize", twice, **way, method="Rescale") == up
+    zero = np.zeros(1, np.int8)
+    shifts = {"x_shift": [0], "e_scale": [1], "accu_right_shift": [0]}
+    rounds = {"rounding_method": "ROUND"}
+    assert run("HzSElementwiseAdd", twice, zero, **shifts, e_shift=[0], **way, **rounds) == up
+    assert run("HzSElementwiseSub", twice, zero, **shifts, **way, **rounds) == up
+    one = np.ones(1, np.int8)
+    assert run("HzSElementwiseMul", twice, one, accu_right_shift=[0], **way, **rounds) == up

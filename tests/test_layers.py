@@ -16,12 +16,13 @@ import hbdebug
 SOURCE = Path(hbdebug.__file__).parent
 
 RANKS = (
-    {"errors", "names"},
+    {"errors", "names", "threads"},
     {"npy"},
     {"metrics", "observer", "quant", "results", "samples"},
     {"kernels", "model", "report"},
     {"loading", "lowering", "plan", "slices", "toolchain"},
     {"integer_run", "walk"},
+    {"integer_walk"},
     {"jump"},
     {"engine"},
     {"analysis"},
@@ -43,6 +44,7 @@ HEAVY_AT_IMPORT = {
     "rich": {"report/progress", "report/terminal"},
     "ruamel": {"report/configs"},
     "scipy": set(),
+    "threadpoolctl": set(),
     "typer": {"cli"},
 }
 

@@ -9,10 +9,11 @@ import numpy as np
 from hbdebug.analysis.scores import Scorer, Scores, worst_of
 from hbdebug.errors import UsageError
 from hbdebug.model import Assignment
+from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import all_int16, int16_where_allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -30,6 +31,10 @@ NAMES = (
     "all_int16",
     "int16_where_allowed",
 )
+
+IN_INTEGERS = ("as_calibrated", "int16_where_allowed")
+"""Those that exist in integers: a product of weights alone, or of activations alone, does not, nor
+does int16 where the march has none."""
 
 METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
 """Metrics of the whole-model measurements."""
@@ -58,6 +63,14 @@ def _of_role(model: QuantModel, assignment: Assignment, role: str) -> Assignment
             if model.point_by_name[name].role == role
         }
     )
+
+
+def side_by_side(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
+    """Return ceilings with both fidelities of each next to each other."""
+    by_name: dict[str, list[Ceiling]] = {}
+    for item in found:
+        by_name.setdefault(item.name, []).append(item)
+    return tuple(item for items in by_name.values() for item in items)
 
 
 def measure(
@@ -111,9 +124,10 @@ def measure_integers(
             where=runner.model.path,
             hint="Give the *_quantized_model.onnx of the same conversion.",
         )
-    for number, inputs in enumerate(inputs_of(samples)):
-        judge = scorer(engine.walker.baseline(inputs))
-        scores.add(0, number, judge(runner.forward(_integer_inputs(runner.model, inputs))))
+    with one_blas_thread():
+        for number, inputs in enumerate(inputs_of(samples)):
+            judge = scorer(engine.walker.baseline(inputs))
+            scores.add(0, number, judge(runner.forward(_integer_inputs(runner.model, inputs))))
     return scores.output_means(0)
 
 
@@ -182,7 +196,7 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
         for item in ceilings
         if item.fidelity == "calibrated"
     }
-    chip = _chip(ceilings)
+    chip = _chip(ceilings, march)
     loss = {name: 1 - value for name, value in cosine.items()}
     if loss["as_calibrated"] != loss["as_calibrated"]:
         return (
@@ -198,13 +212,20 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
     return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}.{chip}"
 
 
-def _chip(ceilings: Sequence[Ceiling]) -> str:
+def _chip(ceilings: Sequence[Ceiling], march: str) -> str:
     """Say what the integer model gives, where one was measured."""
+    found: dict[str, float] = {}
     for item in ceilings:
         if item.fidelity == "integer":
-            value = worst_of(item.outputs, "cosine_similarity")
-            return f" In integers, as the chip computes, the model is at cosine {value:.4f}."
-    return ""
+            found.setdefault(item.name, worst_of(item.outputs, "cosine_similarity"))
+    if "as_calibrated" not in found:
+        return ""
+    words = (
+        f" In integers, as the chip computes, the model is at cosine {found['as_calibrated']:.4f}"
+    )
+    if "int16_where_allowed" in found:
+        words += f", and at {found['int16_where_allowed']:.4f} with int16 where {march} allows it"
+    return f"{words}."
 
 
 def _cause(loss: Mapping[str, float]) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from hbdebug.analysis.alone import KernelPoints
     from hbdebug.analysis.coverage import Coverage
     from hbdebug.analysis.journal import Journal
     from hbdebug.analysis.scores import Flags
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from hbdebug.jump import Schedule
     from hbdebug.model import Point, QuantModel
     from hbdebug.observer import Observer
-    from hbdebug.results import Effect
+    from hbdebug.results import Effect, Suggestion
     from hbdebug.samples import Samples
     from hbdebug.toolchain import Target
 
@@ -125,9 +126,19 @@ class _Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What will be ranked, and the different assignments that it takes."""
+    """What will be ranked, and the different assignments that it takes.
+
+    Attributes:
+        coverage: The nodes with the points that they stand for.
+        quantized: Node -> the points that are quantized to measure it alone.
+        notes: Node -> what about that the user should know.
+        items: What will be ranked.
+        assignments: The assignments that the items' indices stand for.
+    """
 
     coverage: Coverage
+    quantized: Mapping[str, tuple[Point, ...]]
+    notes: Mapping[str, str]
     items: list[_Item]
     assignments: list[Assignment]
 
@@ -162,43 +173,47 @@ def cut_off(model: QuantModel, node_name: str) -> QuantModel:
 
 
 def measure_ceilings(
-    engine: Engine, samples: Samples, request: Request, observer: Observer
+    engine: Engine,
+    samples: Samples,
+    request: Request,
+    observer: Observer,
+    names: Sequence[str] = ceilings.NAMES,
 ) -> tuple[Ceiling, ...]:
-    """Measure the whole model under the assignments of `hbdebug.analysis.ceilings.NAMES`."""
+    """Measure the whole model under assignments of `hbdebug.analysis.ceilings.NAMES`.
+
+    Args:
+        engine: The engine; its fidelity is that of the ceilings.
+        samples: Samples to measure on.
+        request: Its march is the one that int16 is allowed by.
+        observer: Is told of progress.
+        names: Which to measure.
+
+    Raises:
+        UnsupportedError: The engine is to compute in integers of a march that are not known.
+    """
     wanted = ceilings.assignments(engine.model, request.march)
-    observer.phase("whole model", len(wanted) * len(samples))
-    found = ceilings.measure(engine, samples, list(wanted.values()), lambda: observer.advance(1))
+    in_integers = engine.fidelity == "integer"
+    observer.phase(
+        "whole model in integers" if in_integers else "whole model", len(names) * len(samples)
+    )
+    assignments = [wanted[name] for name in names]
+    found = ceilings.measure(engine, samples, assignments, lambda: observer.advance(1))
     return tuple(
-        Ceiling(name=name, fidelity="calibrated", outputs=outputs)
-        for name, outputs in zip(wanted, found, strict=True)
+        Ceiling(name=name, fidelity=engine.fidelity, outputs=outputs)
+        for name, outputs in zip(names, found, strict=True)
     )
 
 
-def lowered_runner(engine: Engine, assignment: Assignment, march: str) -> IntegerRunner:
-    """Return what runs the integer form of an assignment; needs the engine's profile.
-
-    Raises:
-        UnsupportedError: An operator's integer form is not known; the message names it.
-    """
-    # Half of the package is for integers; what does not use them does not load it.
-    from hbdebug.integer_run import IntegerRunner  # noqa: PLC0415
-    from hbdebug.lowering.graph import lower  # noqa: PLC0415
-
-    specs = engine.walker.measured_profile.specs
-    shapes = {name: shape for name, (_, shape) in specs.items()}
-    return IntegerRunner(lower(engine.model, assignment, shapes=shapes, march=march))
-
-
 def measure_suggested(
-    engine: Engine, samples: Samples, nodes: Mapping[str, str], march: str
-) -> tuple[Ceiling, Assignment]:
-    """Measure the model with some nodes lifted, and return the assignment that this comes to."""
+    engine: Engine, samples: Samples, suggestion: Suggestion, march: str
+) -> Ceiling:
+    """Measure the model with the suggested nodes lifted, at the engine's fidelity."""
     settings: dict[str, Target] = {
-        name: "int16" if to == "int16" else "cpu" for name, to in nodes.items()
+        name: "int16" if to == "int16" else "cpu" for name, to in suggestion.nodes.items()
     }
     assignment = lifted(engine.model, Assignment.as_calibrated(engine.model), settings, march)
     (outputs,) = ceilings.measure(engine, samples, [assignment])
-    return Ceiling(name=SUGGESTED, fidelity="calibrated", outputs=outputs), assignment
+    return Ceiling(name=SUGGESTED, fidelity=engine.fidelity, outputs=outputs)
 
 
 def measure_integer_ceiling(
@@ -206,12 +221,11 @@ def measure_integer_ceiling(
     runner: IntegerRunner,
     samples: Samples,
     observer: Observer,
-    name: str = "as_calibrated",
 ) -> Ceiling:
-    """Measure an integer model of the same network against the float baseline."""
+    """Measure the integer model of a file, as calibrated, against the float baseline."""
     observer.phase("integer model", len(samples))
     outputs = ceilings.measure_integers(engine, runner, samples)
-    return Ceiling(name=name, fidelity="integer", outputs=outputs)
+    return Ceiling(name="as_calibrated", fidelity="integer", outputs=outputs)
 
 
 def rank(
@@ -243,7 +257,7 @@ def rank(
     """
     profile = engine.profile(next(ceilings.inputs_of(samples)))
     dtypes = {name: dtype for name, (dtype, _) in profile.specs.items()}
-    plan = _plan(engine.model, request, dtypes, whole)
+    plan = _plan(engine.model, request, dtypes, whole, _kernels(engine))
     scorer = Scorer(outputs=ceilings.output_names(engine.model), metrics=request.measured)
     scores = Scores.empty(len(plan.assignments), len(samples), scorer)
     schedule = engine.schedule(plan.assignments, len(samples))
@@ -268,15 +282,35 @@ def check_request(model: QuantModel, request: Request) -> None:
         raise UsageError(f"no such kind: {request.kind!r}", hint=f"There are: {', '.join(_NOUNS)}.")
     if not 0 <= request.target <= 1:
         raise UsageError(f"a cosine of {request.target:g} is no target", hint="Give 0 to 1.")
-    _plan(model, request, {}, None)
+    _plan(model, request, {}, None, None)
+
+
+def _kernels(engine: Engine) -> KernelPoints | None:
+    if engine.fidelity == "calibrated":
+        return None
+    from hbdebug.analysis.alone import KernelPoints  # noqa: PLC0415 - as all that lowers
+
+    fallbacks = engine.fallbacks(Assignment.as_calibrated(engine.model))
+    return KernelPoints(engine.model, fallbacks, shapes=engine.shapes, march=engine.march)
 
 
 def _plan(
-    model: QuantModel, request: Request, dtypes: Mapping[str, str], whole: QuantModel | None
+    model: QuantModel,
+    request: Request,
+    dtypes: Mapping[str, str],
+    whole: QuantModel | None,
+    kernels: KernelPoints | None,
 ) -> _Plan:
     coverage = cover(model, dtypes, whole=whole)
-    items, assignments = _plan_items(model, coverage, request)
-    return _Plan(coverage=coverage, items=items, assignments=assignments)
+    quantized, notes = coverage.node_points, {}
+    if kernels is not None:
+        nodes = [(model.node_by_name[name], own) for name, own in coverage.node_points.items()]
+        quantized = {node.name: kernels.points(node, own) for node, own in nodes}
+        notes = {node.name: kernels.note(node) for node, _ in nodes}
+    items, assignments = _plan_items(model, coverage, request, quantized)
+    return _Plan(
+        coverage=coverage, quantized=quantized, notes=notes, items=items, assignments=assignments
+    )
 
 
 def _ranking(
@@ -294,7 +328,7 @@ def _ranking(
     points: list[PointResult] = []
     left_out = list(plan.coverage.not_analysed)
     if request.kind == "node":
-        nodes = [_node_result(model, plan.coverage, request, scores, line) for line in lines]
+        nodes = [_node_result(model, plan, request, scores, line) for line in lines]
     else:
         points = [_point_result(model, request, scores, line) for line in lines]
         left_out = list(points_left_out(model))
@@ -337,7 +371,10 @@ def _evaluate(
 
 
 def _plan_items(
-    model: QuantModel, coverage: Coverage, request: Request
+    model: QuantModel,
+    coverage: Coverage,
+    request: Request,
+    quantized: Mapping[str, tuple[Point, ...]],
 ) -> tuple[list[_Item], list[Assignment]]:
     """Return what will be ranked, and the different assignments that it takes."""
     indices: dict[tuple[str, ...], int] = {}
@@ -357,7 +394,7 @@ def _plan_items(
             items.append(
                 _Item(
                     name=name,
-                    alone=index_of(points),
+                    alone=index_of(quantized[name]),
                     weights=halves["weight"],
                     activations=halves["activation"],
                 )
@@ -448,11 +485,11 @@ def _unmeasured(
 
 
 def _node_result(
-    model: QuantModel, coverage: Coverage, request: Request, scores: Scores, line: _Line
+    model: QuantModel, plan: _Plan, request: Request, scores: Scores, line: _Line
 ) -> NodeResult:
     item = line.item
     node = model.node_by_name[item.name]
-    points = coverage.node_points[item.name]
+    points = plan.coverage.node_points[item.name]
     activations = [point for point in points if point.role == "activation"]
     action, note = suggested_action(node, model, request.march)
     return NodeResult(
@@ -460,14 +497,14 @@ def _node_result(
         tied=line.tied,
         name=item.name,
         op_type=node.op_type,
-        points=tuple(point.name for point in points),
+        points=tuple(point.name for point in plan.quantized[item.name]),
         dtype=",".join(dict.fromkeys(_dtype(point) for point in activations or points)),
         threshold=largest_threshold(activations),
         alone=scores.effect(item.alone, line.interval, request.measured),
         weights=_half(scores, item.weights, request),
         activations=_half(scores, item.activations, request),
         suggestion=action,
-        note=note,
+        note="; ".join(filter(None, (note, plan.notes.get(item.name, "")))),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,14 +89,29 @@ def HzLut2Layer(
     table = np.asarray(table_param, np.int64)
     if table.size != _TABLES * _ENTRIES or any(part.size != _SEGMENTS for part in parts):
         raise UnsupportedError(f"{name} needs {_SEGMENTS} segments and {_TABLES} full tables")
-    slopes, biases, left, right, bounds = parts
+    results = _every_result(np.stack(parts).tobytes(), table.tobytes(), output_bit, symmetry_mode)
+    return Outcome(outputs=(results.take(np.ascontiguousarray(X).view(np.uint16)),))
+
+
+@functools.lru_cache(maxsize=256)
+def _every_result(parts: bytes, table: bytes, bits: int, symmetry_mode: str) -> NDArray[Any]:
+    """Return the result of every int16, in the order of uint16.
+
+    One image often has more elements, and a model is run on many.
+
+    Args:
+        parts: Slopes, intercepts, left shifts, right shifts and bounds, as int64.
+        table: The tables, as int64.
+        bits: Width of the results.
+        symmetry_mode: As for `HzLut2Layer`.
+    """
+    slopes, biases, left, right, bounds = np.frombuffer(parts, np.int64).reshape(5, _SEGMENTS)
     lines = np.stack([slopes, biases << left, right])
-    if X.size > _ALL_INT16:
-        # In the order of uint16, which the inputs are then seen as.
-        every = np.arange(_ALL_INT16, dtype=np.uint16).view(np.int16)
-        results = _evaluate(every, lines, bounds, table, output_bit, symmetry_mode)
-        return Outcome(outputs=(results.take(np.ascontiguousarray(X).view(np.uint16)),))
-    return Outcome(outputs=(_evaluate(X, lines, bounds, table, output_bit, symmetry_mode),))
+    every = np.arange(_ALL_INT16, dtype=np.uint16).view(np.int16)
+    entries = np.frombuffer(table, np.int64)
+    results = _evaluate(every, lines, bounds, entries, bits, symmetry_mode)
+    results.flags.writeable = False
+    return results
 
 
 def _evaluate(

@@ -17,8 +17,9 @@ family of operators each, as pure functions of the calibrated model's numbers:
 * `hbdebug.lowering.borders`, `hbdebug.lowering.table16`: piecewise tables for int16
 
 On top of them, `hbdebug.lowering.graph.lower` writes the integer model of a calibrated model under
-any assignment: `hbdebug.lowering.islands` says what stays float, `hbdebug.lowering.fusion` what
-runs together, `hbdebug.lowering.nodes`, `hbdebug.lowering.elementwise_nodes` and
+any assignment: `hbdebug.lowering.islands` says what stays float, `hbdebug.lowering.placement`
+which points are left out there, `hbdebug.lowering.fusion` what runs together,
+`hbdebug.lowering.nodes`, `hbdebug.lowering.elementwise_nodes` and
 `hbdebug.lowering.image_nodes` write single nodes, `hbdebug.lowering.writer` holds the graph.
 
 ``docs/lowering.md`` tells the formulas in one place, and how each was verified.

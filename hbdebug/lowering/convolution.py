@@ -109,6 +109,31 @@ class SumIntegers:
     requantized: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Derivation:
+    """A convolution of the calibrated model with the integers that were derived for it.
+
+    Attributes:
+        weight: float32, as the node has it.
+        bias: float32 ``(Cout,)``, or None.
+        threshold: float32, largest absolute weight of each output channel, or of all.
+        input_step: Step of X as the convolution reads it.
+        input_bits: Width of X as the convolution reads it.
+        output_step: Step of the output; 0 where that is an int32 sum.
+        output_bits: Width of the output: 8, 16 or 32.
+        integers: What was derived.
+    """
+
+    weight: Floats
+    bias: Floats | None
+    threshold: Floats
+    input_step: float
+    input_bits: int
+    output_step: float
+    output_bits: int
+    integers: ConvIntegers | SumIntegers
+
+
 def convolution(
     weight: Floats,
     bias: Floats | None,

@@ -32,18 +32,22 @@ class ElementwiseLowering(NodeLowering):
             for name in node.inputs[1:]
             if name in self._model.constants
         ]
+        steps = (float(x.step[0]), float(step[0]))
         inputs = [x.name]
         attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}
         if x.last:
             attributes["data_format"] = "NHWC"
         if x.bits == 16:
-            found = piecewise_table(
-                node.op_type,
-                node.attributes,
-                constants,
-                input_step=float(x.step[0]),
-                output_step=float(step[0]),
-                upper=0.0 if self._is_softmax_exp(node) else np.inf,
+            found = self._out.once(
+                (node.name, *steps, x.bits, bits),
+                lambda: piecewise_table(
+                    node.op_type,
+                    node.attributes,
+                    constants,
+                    input_step=steps[0],
+                    output_step=steps[1],
+                    upper=0.0 if self._is_softmax_exp(node) else np.inf,
+                ),
             )
             attributes |= {
                 "output_bit": bits,
@@ -61,7 +65,7 @@ class ElementwiseLowering(NodeLowering):
         if bits == 16:
             raise UnsupportedError("a table from int8 to int16 is not known", where=node.name)
         function = curve(node.op_type, node.attributes, constants)
-        table = table8(function, float(x.step[0]), float(step[0]))
+        table = self._out.once((node.name, *steps, 8, 8), lambda: table8(function, *steps))
         inputs.append(self._out.constant(f"{node.name}_table_params", table))
         self.write(node, "HzLut", inputs, attributes, grid)
 

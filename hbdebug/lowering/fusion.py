@@ -13,7 +13,7 @@ from hbdebug.lowering.islands import stays_float
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hbdebug.lowering.writer import GraphWriter
     from hbdebug.model import Assignment, QuantModel
@@ -73,9 +73,22 @@ class Fusion:
         return self.nodes[-1].outputs[0]
 
 
+INTEGER_MAKERS = frozenset({"ArgMax", "GlobalAveragePool", "MatMul"})
+"""They run in integers whether or not a point is behind them: they give indices or sums."""
+
+
 def keeps_steps(node: Node, march: str) -> bool:
     """Whether a node gives integers without a point behind it, in the steps of what it reads."""
     return node.op_type in (BERNOULLI2_STEP_KEEPERS if march == BERNOULLI2 else STEP_KEEPERS)
+
+
+def has_form(model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter) -> bool:
+    """Whether a node that reads integers runs in integers."""
+    if stays_float(model, node, writer):
+        return False
+    if node.op_type in MOVERS | INTEGER_MAKERS or keeps_steps(node, writer.march):
+        return True
+    return grid_point(model, assignment, node.outputs[0]) is not None
 
 
 def quantizing_point(
@@ -128,19 +141,22 @@ def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point 
     return None
 
 
-def fusions(model: QuantModel, assignment: Assignment, writer: GraphWriter) -> Mapping[str, Fusion]:
-    """Find all convolutions that run in integers.
+def fusions(
+    model: QuantModel, assignment: Assignment, nodes: Iterable[Node], writer: GraphWriter
+) -> Mapping[str, Fusion]:
+    """Find the convolutions that run in integers.
 
     Args:
         model: The calibrated model.
         assignment: Which points are quantized.
+        nodes: The nodes to look among.
         writer: Knows the march and the shapes.
 
     Returns:
         By the name of the last fused node: where all inputs exist.
     """
     found = {}
-    for node in model.nodes:
+    for node in nodes:
         if node.op_type == "Conv" and all(
             quantizing_point(model, assignment, node, index, writer) is not None for index in (0, 1)
         ):
@@ -156,7 +172,10 @@ def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: Graph
     if add is not None:
         other = 1 - add.inputs.index(node.outputs[0])
         point = quantizing_point(model, assignment, add, other, writer)
-        if point is not None:
+        # None takes int16 in. (For an int16 Add the converter writes a point in front of it. Where
+        # there is none, nothing says in which steps to count what the Conv gives, so that the Add
+        # stays float.)
+        if point is not None and assignment[point.name].dtype == "int8":
             nodes, residual = (node, add), other
     relu = _only_reader(model, nodes[-1], "Relu")
     if relu is not None and writer.march == BERNOULLI2:

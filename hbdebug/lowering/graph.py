@@ -7,7 +7,7 @@ work channels-first, with the axes of the calibrated model.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,25 +20,26 @@ from hbdebug.lowering.fusion import (
     MOVERS,
     fusions,
     grid_point,
-    keeps_steps,
+    has_form,
     reads_integers,
 )
 from hbdebug.lowering.image_nodes import ImageNodeLowering
-from hbdebug.lowering.islands import stays_float
 from hbdebug.lowering.nodes import BITS
+from hbdebug.lowering.placement import on_chip
 from hbdebug.lowering.steps import same_step
 from hbdebug.lowering.writer import CHANNELS_LAST, GraphWriter
-from hbdebug.model import IntegerModel, Node, Point
+from hbdebug.model import Assignment, IntegerModel, Node, Point
 from hbdebug.quant import fake_quantize, float_passthrough
 from hbdebug.samples import TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from hbdebug.lowering.convolution import Derivation
     from hbdebug.lowering.writer import Shape, Tensor
-    from hbdebug.model import Assignment, QuantModel
+    from hbdebug.model import QuantModel, Step
     from hbdebug.quant import QuantParams
 
 _WITHOUT_GRID: Mapping[str, Callable[[ImageNodeLowering, Node, Point | None], None]] = {
@@ -75,6 +76,22 @@ MARCHES = frozenset({"bayes", "bayes-e", BERNOULLI2})
 """Marches whose integers are known."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Lowered:
+    """An integer model with what it has to do with the calibrated one.
+
+    Attributes:
+        model: The integer model.
+        tensors: How it holds the tensors of the calibrated model, by their names there; those
+            inside a fused node are missing.
+        convolutions: How each Conv and ConvTranspose was derived, by the name of the node.
+    """
+
+    model: IntegerModel
+    tensors: Mapping[str, Tensor]
+    convolutions: Mapping[str, Derivation]
+
+
 def lower(
     model: QuantModel,
     assignment: Assignment,
@@ -101,61 +118,89 @@ def lower(
         UnsupportedError: The march, or a node that the converter would run in integers, is not
             known here.
     """
+    return lower_traced(model, assignment, shapes=shapes, march=march).model
+
+
+def lower_traced(
+    model: QuantModel,
+    assignment: Assignment,
+    *,
+    shapes: Mapping[str, Shape],
+    march: str = "bayes-e",
+) -> Lowered:
+    """Derive the integer model as `lower` does, and say where the calibrated one is in it."""
+    check_known(march)
+    writer = GraphWriter(shapes, march)
+    return Lowered(
+        model=_GraphLowering(model, assignment, writer).run(),
+        tensors=writer.tensors,
+        convolutions=writer.convolutions,
+    )
+
+
+def check_known(march: str) -> None:
+    """Raise what `lower` raises for a march that it does not know.
+
+    Raises:
+        UnsupportedError: It does not know it.
+    """
     if march not in MARCHES:
         raise UnsupportedError(f"lowering to march {march} is not known")
-    return _Lowering(model, assignment, GraphWriter(shapes, march)).run()
 
 
-class _Lowering:
-    def __init__(self, model: QuantModel, assignment: Assignment, writer: GraphWriter) -> None:
+class StepLowering:
+    """Lowers the steps of a calibrated model, one at a time and in order.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized, and how.
+        writer: Where nodes and constants go.
+        nodes: The nodes that may become integer ones, to look for convolutions among.
+    """
+
+    def __init__(
+        self,
+        model: QuantModel,
+        assignment: Assignment,
+        writer: GraphWriter,
+        nodes: Iterable[Node],
+    ) -> None:
+        assignment = on_chip(model, assignment, writer)
         self._model = model
         self._assignment = assignment
         self._out = writer
         self._site = ImageNodeLowering(model, assignment, writer)
-        self._fusions = fusions(model, assignment, writer)
-        self._pixels: dict[str, TensorSpec] = {}
+        self._fusions = fusions(model, assignment, nodes, writer)
         self._fused = {node.name for each in self._fusions.values() for node in each.nodes}
 
-    def run(self) -> IntegerModel:
-        model, out = self._model, self._out
-        for spec in model.inputs:
-            out.keep_float(spec.name)
-        for step in model.steps:
-            if isinstance(step, Point):
-                self._point(step)
-            elif step.name in self._fusions:
-                self._site.convolution(self._fusions[step.name])
-            elif step.name not in self._fused:
-                self._node(step)
-        for spec in model.outputs:
-            held = out.in_float(spec.name)
-            if held != spec.name:  # The output of a point that is not quantized.
-                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
-        return IntegerModel(
-            path=model.path,
-            sha256=model.sha256,
-            kind="lowered from calibrated",
-            producer=model.producer,
-            opset=model.opset,
-            inputs=tuple(self._pixels.get(spec.name, spec) for spec in model.inputs),
-            outputs=model.outputs,
-            steps=tuple(out.nodes),
-            constants={**model.constants, **out.constants},
-        )
+    def step(self, step: Step) -> None:
+        """Write what a step becomes.
+
+        Raises:
+            UnsupportedError: It is not known.
+        """
+        if isinstance(step, Point):
+            self._point(step)
+        elif step.name in self._fusions:
+            self._site.convolution(self._fusions[step.name])
+        elif step.name not in self._fused:
+            self._node(step)
+
+    def float_node(self, node: Node) -> None:
+        """Write a node that computes in float."""
+        raise NotImplementedError
 
     def _point(self, point: Point) -> None:
         if point.output in self._model.static:
             return
         out = self._out
-        source = out.tensors[point.input]
+        source = out.held(point.input)
         params = self._assignment.get(point.name)
         if params is None:
             if point.params is not None and point.params.dequantize_scale is not None:
                 raise UnsupportedError(
                     "a point that rescales channels cannot be put in float", where=point.name
                 )
-            out.tensors[point.output] = source
-        elif not source.bits and not self._is_read_in_integers(point):
             out.tensors[point.output] = source
         else:
             out.tensors[point.output] = self._counted(point, params, source)
@@ -174,8 +219,6 @@ class _Lowering:
                 "there is no int16 on bernoulli2", where=point.name, hint="Use int8, or float."
             )
         step_name = f"{point.name}_y_scale"
-        if self._gives_pixels(point):
-            return self._as_pixels(source, bits, step, step_name)
         if source.bits == 32:
             source = replace(source, name=out.in_float(point.input), bits=0, last=False)
         if not source.bits:
@@ -183,53 +226,19 @@ class _Lowering:
             inputs = [source.name, out.constant(step_name, step)]
             node = f"{point.input}_{point.name}_HzQuantize"
             out.node(node, "HzQuantize", inputs, name, {"bits": bits})
-            out.unquantized(point.output, source.name)
             source = replace(source, name=name, bits=bits, step=step)
         elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
             source = out.requantized(source, point.input, bits, step[0])
         return replace(source, step_name=step_name)
 
-    def _is_read_in_integers(self, point: Point) -> bool:
-        """Whether some reader of a point takes integers: what is float on both sides stays so."""
-        readers = self._model.consumers_of.get(point.output, ())
-        return any(isinstance(step, Point) or self._in_integers(step) for step, _ in readers)
-
-    def _gives_pixels(self, point: Point) -> bool:
-        """Whether a point is between an image that comes in and its colour conversion alone."""
-        readers = self._model.consumers_of.get(point.output, ())
-        return (
-            any(spec.name == point.input for spec in self._model.inputs)
-            and len(self._model.consumers_of[point.input]) == 1
-            and all(
-                isinstance(step, Node)
-                and step.op_type == "HzPreprocess"
-                and self._in_integers(step)
-                for step, _ in readers
-            )
-        )
-
-    def _as_pixels(
-        self, source: Tensor, bits: int, step: NDArray[np.float32], step_name: str
-    ) -> Tensor:
-        """Let an image come in as integers, as the chip reads it; nothing quantizes it then."""
-        last = self._out.march == BERNOULLI2
-        shape = tuple(source.shape[axis] for axis in CHANNELS_LAST) if last else source.shape
-        self._pixels[source.name] = TensorSpec(name=source.name, dtype=f"int{bits}", shape=shape)
-        return replace(source, bits=bits, step=step, step_name=step_name, last=last)
-
     def _in_integers(self, node: Node) -> bool:
-        """Whether a node runs in integers, or inside a Conv that does."""
-        if node.name in self._fused:
-            return True
-        if not self._quantized(node) or stays_float(self._model, node, self._out):
-            return False
-        always = node.op_type in MOVERS or node.op_type in _WITHOUT_GRID
-        return always or keeps_steps(node, self._out.march) or self._grid(node) is not None
+        """Whether a node runs in integers by itself, not inside a Conv."""
+        return self._quantized(node) and has_form(self._model, self._assignment, node, self._out)
 
     def _node(self, node: Node) -> None:
         grid = self._grid(node)
         if not self._in_integers(node):
-            self._float(node)
+            self.float_node(node)
         elif node.op_type in MOVERS:
             self._mover(node)
         elif node.op_type == "LeakyRelu" and self._out.march == BERNOULLI2:
@@ -253,9 +262,94 @@ class _Lowering:
     def _grid(self, node: Node) -> Point | None:
         return grid_point(self._model, self._assignment, node.outputs[0])
 
-    def _float(self, node: Node) -> None:
+    def _mover(self, node: Node) -> None:
+        source = self._out.turned(self._out.tensors[node.inputs[0]], last=False, by=node.name)
+        names = [f"{output}_quantized" for output in node.outputs]
+        inputs = [source.name, *node.inputs[1:]]
+        self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
+        for output, name in zip(node.outputs, names, strict=True):
+            shape = self._out.shape(output)
+            self._out.tensors[output] = replace(source, name=name, shape=shape)
+
+    def float_source(self, node: Node, index: int) -> str:
+        """Return the tensor that a float node reads as an input.
+
+        Where it reads around points, it is what lies in front of them; that, too, is counted in
+        integers if an integer node makes it.
+        """
+        source = node.inputs[index]
+        if (node.name, index) in self._assignment.bypassed:
+            while isinstance(point := self._model.producer_of.get(source), Point):
+                source = point.input
+        return source
+
+
+class _GraphLowering(StepLowering):
+    """Lowers a whole model to one graph."""
+
+    def __init__(self, model: QuantModel, assignment: Assignment, writer: GraphWriter) -> None:
+        super().__init__(model, assignment, writer, model.nodes)
+        self._pixels: dict[str, TensorSpec] = {}
+
+    def run(self) -> IntegerModel:
+        """Return the graph."""
+        model, out = self._model, self._out
+        for step in model.steps:
+            self.step(step)
+        for spec in model.outputs:
+            held = out.in_float(spec.name)
+            if held != spec.name:  # The output of a point that is not quantized.
+                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
+        return IntegerModel(
+            path=model.path,
+            sha256=model.sha256,
+            kind="lowered from calibrated",
+            producer=model.producer,
+            opset=model.opset,
+            inputs=tuple(self._pixels.get(spec.name, spec) for spec in model.inputs),
+            outputs=model.outputs,
+            steps=tuple(out.nodes),
+            constants={**model.constants, **out.constants},
+        )
+
+    def _point(self, point: Point) -> None:
+        if point.name in self._assignment and self._gives_pixels(point):
+            self._out.tensors[point.output] = self._as_pixels(point)
+        else:
+            super()._point(point)
+
+    def _gives_pixels(self, point: Point) -> bool:
+        """Whether a point is between an image that comes in and its colour conversion alone."""
+        readers = self._model.consumers_of.get(point.output, ())
+        return (
+            bool(readers)
+            and any(spec.name == point.input for spec in self._model.inputs)
+            and len(self._model.consumers_of[point.input]) == 1
+            and all(
+                isinstance(step, Node)
+                and step.op_type == "HzPreprocess"
+                and self._in_integers(step)
+                for step, _ in readers
+            )
+        )
+
+    def _as_pixels(self, point: Point) -> Tensor:
+        """Let an image come in as integers, as the chip reads it; nothing quantizes it then."""
+        source = self._out.held(point.input)
+        bits, step = self._site.bits_and_step(point)
+        last = self._out.march == BERNOULLI2
+        shape = tuple(source.shape[axis] for axis in CHANNELS_LAST) if last else source.shape
+        self._pixels[source.name] = TensorSpec(name=source.name, dtype=f"int{bits}", shape=shape)
+        name = f"{point.name}_y_scale"
+        return replace(source, bits=bits, step=step, step_name=name, last=last)
+
+    def float_node(self, node: Node) -> None:
         """Keep a node in float."""
-        renamed = {name: self._float_name(name) for name in node.inputs if name}
+        renamed = {
+            name: self._float_name(self.float_source(node, index))
+            for index, name in enumerate(node.inputs)
+            if name
+        }
         body = tuple(
             replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs))
             for op in node.body
@@ -284,12 +378,3 @@ class _Lowering:
         if params is not None:
             return fake_quantize(values, params)
         return values if point.params is None else float_passthrough(values, point.params)
-
-    def _mover(self, node: Node) -> None:
-        source = self._out.turned(self._out.tensors[node.inputs[0]], last=False, by=node.name)
-        names = [f"{output}_quantized" for output in node.outputs]
-        inputs = [source.name, *node.inputs[1:]]
-        self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
-        for output, name in zip(node.outputs, names, strict=True):
-            shape = self._out.shape(output)
-            self._out.tensors[output] = replace(source, name=name, shape=shape)

@@ -269,6 +269,7 @@ class ImageNodeLowering(ElementwiseLowering):
             output_step=float(step[0]),
             group=node.attributes.get("group", 1),
         )
+        self._out.record(node, weight, bias, threshold, x, found, (8, step))
         name = f"{node.name}_{bias_name or 'rounding_bias'}_quantized"
         inputs = [
             x.name,

@@ -105,15 +105,21 @@ class NodeLowering:
             attributes["input_scales"] = [float(np.float32(float(source.step[0]) * 32767 / 127))]
         grid = grid_point(self._model, self._assignment, fusion.output)
         residual = self._residual(fusion)
+        residual_step = None if residual is None else float(residual.step[0])
         if grid is None:
-            sums = convolution_sums(
-                weight,
-                bias,
-                threshold=threshold,
-                input_step=float(x.step[0]),
-                residual_step=None if residual is None else float(residual.step[0]),
-                march=out.march,
+            x_step = float(x.step[0])
+            sums = out.once(
+                (node.name, threshold.tobytes(), x_step, residual_step),
+                lambda: convolution_sums(
+                    weight,
+                    bias,
+                    threshold=threshold,
+                    input_step=x_step,
+                    residual_step=residual_step,
+                    march=out.march,
+                ),
             )
+            out.record(node, weight, bias, threshold, x, sums)
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
                 inputs += self.bias_constants(f"{node.name}_{name}", sums.bias, sums.bias_shift)
@@ -127,17 +133,22 @@ class NodeLowering:
             )
             return
         bits, step = self._convolution_output(node, grid)
-        found = convolution(
-            weight,
-            bias,
-            threshold=threshold,
-            input_step=float(x.step[0]),
-            output_step=float(step[0]),
-            input_bits=x.bits,
-            output_bits=bits,
-            residual_step=None if residual is None else float(residual.step[0]),
-            march=out.march,
+        steps = (float(x.step[0]), float(step[0]))
+        found = out.once(
+            (node.name, threshold.tobytes(), *steps, x.bits, bits, residual_step),
+            lambda: convolution(
+                weight,
+                bias,
+                threshold=threshold,
+                input_step=steps[0],
+                output_step=steps[1],
+                input_bits=x.bits,
+                output_bits=bits,
+                residual_step=residual_step,
+                march=out.march,
+            ),
         )
+        out.record(node, weight, bias, threshold, x, found, (bits, step))
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         bias_name = f"{node.name}_{name or 'rounding_bias'}"
         inputs += self.bias_constants(bias_name, found.bias, found.bias_shift)
@@ -154,18 +165,8 @@ class NodeLowering:
             return None
         add = fusion.nodes[1]
         if add.inputs[fusion.residual] in self._model.static:
-            residual = self.constant_operand(add, fusion.residual, fusion.convolution.name, 4)
-        else:
-            residual = self.operand(add, fusion.residual)
-        if residual.bits != 8:
-            # For int16, the converter keeps the Add apart, with a point in front of it.
-            raise UnsupportedError(
-                "an int16 operand cannot be added inside a Conv, and nothing says in which "
-                "steps to count what the Conv gives",
-                where=fusion.nodes[1].name,
-                hint="Convert with the Add set to int16, or quantize its inputs to int8.",
-            )
-        return residual
+            return self.constant_operand(add, fusion.residual, fusion.convolution.name, 4)
+        return self.operand(add, fusion.residual)
 
     def _convolution_output(self, node: Node, grid: Point) -> tuple[int, NDArray[np.float32]]:
         """Return width and step of what a Conv gives: a dilated one gives int8 only."""

@@ -8,23 +8,27 @@ readers. (The converter moves and merges these; nothing but names depends on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from hbdebug.errors import UnsupportedError
-from hbdebug.lowering.convolution import convolution
+from hbdebug.lowering.convolution import Derivation, convolution
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.steps import requantization
 from hbdebug.model import Node, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from hbdebug.lowering.convolution import ConvIntegers, SumIntegers
+
     Shape: TypeAlias = tuple[int, ...]
     Attributes: TypeAlias = dict[str, Any]
+
+T = TypeVar("T")
 
 CHANNELS_LAST = (0, 2, 3, 1)
 """The permutation that the converter calls NCHW2NHWC."""
@@ -59,19 +63,29 @@ class GraphWriter:
     Args:
         shapes: Shapes of the calibrated model's tensors.
         march: What is written for.
+        derived: Weights and tables that were derived for other graphs of the same model, by what
+            they were derived from; new ones are added.
 
     Attributes:
         march: What is written for.
         nodes: What was written, in order.
         constants: Constants of these nodes, by name.
         tensors: Tensors of the calibrated model, as they are held.
+        convolutions: How each Conv and ConvTranspose was derived, by the name of the node.
     """
 
-    def __init__(self, shapes: Mapping[str, Shape], march: str = "bayes-e") -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        march: str = "bayes-e",
+        derived: dict[Hashable, Any] | None = None,
+    ) -> None:
         self.march = march
+        self._derived: dict[Hashable, Any] = {} if derived is None else derived
         self.nodes: list[Node] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.convolutions: dict[str, Derivation] = {}
         self._shapes = shapes
         self._turned: dict[str, str] = {}
         self._in_float: dict[str, str] = {}
@@ -89,6 +103,45 @@ class GraphWriter:
                 where=tensor,
             )
         return tuple(self._shapes[tensor])
+
+    def once(self, key: Hashable, derive: Callable[[], T]) -> T:
+        """Return what was derived under a key before, else derive it."""
+        if key not in self._derived:
+            self._derived[key] = derive()
+        found: T = self._derived[key]
+        return found
+
+    def record(
+        self,
+        node: Node,
+        weight: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+        threshold: NDArray[np.float32],
+        x: Tensor,
+        integers: ConvIntegers | SumIntegers,
+        output: tuple[int, NDArray[np.float32]] = (32, np.zeros(1, np.float32)),
+    ) -> None:
+        """Note how a convolution was derived, for who wants to know what that lost.
+
+        Args:
+            node: The calibrated node.
+            weight: Its weight.
+            bias: Its bias.
+            threshold: Thresholds of the weight.
+            x: What it reads.
+            integers: What was derived.
+            output: Width and step of its output; left out for int32 sums.
+        """
+        self.convolutions[node.name] = Derivation(
+            weight=weight,
+            bias=bias,
+            threshold=threshold,
+            input_step=float(x.step[0]),
+            input_bits=x.bits,
+            output_step=float(output[1][0]),
+            output_bits=output[0],
+            integers=integers,
+        )
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a constant; return its name."""
@@ -242,14 +295,17 @@ class GraphWriter:
         self.node(name, "HzSQuantizedConv", inputs, f"{name}_quantized", attributes)
         return replace(tensor, name=f"{name}_quantized", bits=bits, step=step.reshape(1))
 
+    def held(self, tensor: str) -> Tensor:
+        """Return how a tensor is held; one that nothing was noted of is float, by its own name."""
+        return self.tensors.get(tensor) or self._float(tensor)
+
     def keep_float(self, tensor: str) -> None:
         """Note that a tensor is float, under its own name."""
-        shape = tuple(self._shapes.get(tensor, ()))
-        self.tensors[tensor] = Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
+        self.tensors[tensor] = self._float(tensor)
 
-    def unquantized(self, tensor: str, source: str) -> None:
-        """Note the float tensor that a quantized one was made of: float readers get that."""
-        self._in_float[tensor] = source
+    def _float(self, tensor: str) -> Tensor:
+        shape = tuple(self._shapes.get(tensor, ()))
+        return Tensor(name=tensor, shape=shape, step=np.empty(0, np.float32))
 
     def in_float(self, tensor: str) -> str:
         """Return the name under which a tensor is float; write the HzDequantize it takes."""

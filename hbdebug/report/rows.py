@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Effect,
         MetricValues,
         NodeResult,
+        NotAnalysed,
         PointResult,
         SensitivityResult,
         Suggestion,
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 NO_POINTS = "-"
 """Cell of a node that has no points of the kind in question."""
 
-_NAMES_SHOWN = 3
+NAMES_SHOWN = 3
+"""How many names stand for many."""
 
 _CEILINGS = {
     "as_calibrated": "as calibrated",
@@ -80,15 +82,6 @@ class SkippedRow:
     reason: str
     count: int
     names: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiagnosticRow:
-    """One difference between chip and model, with the nodes that have it."""
-
-    nodes: str
-    evidence: str
-    remedy: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,23 +225,17 @@ def interruption(result: SensitivityResult) -> str:
 
 def skipped_rows(result: SensitivityResult) -> list[SkippedRow]:
     """Return what was not analysed, by reason, the most frequent first."""
+    return rows_by_reason(result.not_analysed)
+
+
+def rows_by_reason(items: Iterable[NotAnalysed]) -> list[SkippedRow]:
+    """Return things that were left out, by reason, the most frequent first."""
     by_reason: dict[str, list[str]] = {}
-    for item in result.not_analysed:
+    for item in items:
         by_reason.setdefault(item.reason, []).append(f"{item.name} ({item.op_type})")
     return [
-        SkippedRow(reason=reason, count=len(names), names=some_of(names, _NAMES_SHOWN))
+        SkippedRow(reason=reason, count=len(names), names=some_of(names, NAMES_SHOWN))
         for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
-    ]
-
-
-def diagnostic_rows(result: SensitivityResult) -> list[DiagnosticRow]:
-    """Return the differences between chip and model, nodes with the same one together."""
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for item in result.diagnostics:
-        nodes.setdefault((item.evidence, item.remedy), []).append(f"{item.node} ({item.op_type})")
-    return [
-        DiagnosticRow(nodes=some_of(names, _NAMES_SHOWN), evidence=evidence, remedy=remedy)
-        for (evidence, remedy), names in nodes.items()
     ]
 
 
@@ -323,7 +310,7 @@ def point_rows(result: SensitivityResult, *, top: int) -> list[PointRow]:
             rank=_rank(point),
             name=point.name,
             tensor=point.tensor,
-            consumers=some_of(point.consumers, _NAMES_SHOWN),
+            consumers=some_of(point.consumers, NAMES_SHOWN),
             granularity=point.granularity,
             alone=_effect_cells(point.alone, metrics, ranking),
             threshold=format_real(point.threshold),
@@ -507,15 +494,11 @@ def outcome(suggestion: Suggestion) -> str:
         if not suggestion.nodes:
             return f"{target} is met as calibrated: no node needs lifting"
         return f"{target} reached with {_nodes(len(suggestion.nodes))}"
-    measured = {
-        index: value
-        for index, step in enumerate(suggestion.curve)
-        if not math.isnan(value := worst_output(step.outputs, metric).values.get(metric, math.nan))
-    }
-    if not measured:
+    chosen = suggestion.curve[suggestion.step].outputs if suggestion.curve else {}
+    value = worst_output(chosen, metric).values.get(metric, math.nan)
+    if math.isnan(value):
         return f"{target} not reached: {metric} was undefined at every step"
-    best = min(measured, key=lambda index: order_of_badness(metric, measured[index]))
-    found = f"best {format_raw(metric, measured[best], unlike=suggestion.target)}"
+    found = f"best {format_raw(metric, value, unlike=suggestion.target)}"
     return f"{target} not reached: {found} " + (
         f"with {_nodes(len(suggestion.nodes))}"
         if suggestion.nodes
@@ -537,8 +520,10 @@ def better_ceiling(result: SensitivityResult) -> str:
         (order_of_badness(metric, item.get(metric, math.nan)) for item in values), default=math.inf
     )
     for ceiling in result.ceilings:
+        if (ceiling.name, ceiling.fidelity) != ("int16_where_allowed", result.fidelity):
+            continue
         value = worst_output(ceiling.outputs, metric).values.get(metric, math.nan)
-        if ceiling.name == "int16_where_allowed" and order_of_badness(metric, value) < best:
+        if order_of_badness(metric, value) < best:
             number = format_raw(metric, value, unlike=suggestion.target)
             return (
                 f"int16 on every node that allows it gives more than this list: {metric} {number} "

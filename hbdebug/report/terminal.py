@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hbdebug.report.chip import diagnostic_rows, form_rows, forms_title, not_compared_rows
 from hbdebug.report.numbers import metric_label
 from hbdebug.report.rows import (
     better_ceiling,
@@ -24,7 +25,6 @@ from hbdebug.report.rows import (
     curve_metrics,
     curve_notes,
     curve_rows,
-    diagnostic_rows,
     header_rows,
     interruption,
     mean_text,
@@ -259,6 +259,7 @@ def render_sensitivity(
     _render_coverage(result, console)
     _render_ceilings(result, console)
     _render_diagnostics(result, console)
+    _render_forms(result, console)
     _render_ranking(result, console, top=top)
     if result.suggestion is not None:
         _render_suggestion(result, result.suggestion, console)
@@ -315,10 +316,44 @@ def _render_diagnostics(result: SensitivityResult, console: Console) -> None:
     rows = diagnostic_rows(result)
     if not rows:
         return
-    print_title(console, "On the chip: it computes something else here than this model")
+    print_title(console, "On the chip: where it differs from this model, or reaches its limits")
     for row in rows:
-        print_paragraphs(console, [f"{row.nodes}: {row.evidence}"], "yellow")
+        print_paragraphs(console, row.findings, "yellow")
         print_paragraphs(console, [f"remedy: {row.remedy}"], "dim")
+
+
+def _render_forms(result: SensitivityResult, console: Console) -> None:
+    title = forms_title(result)
+    if not title:
+        return
+    print_title(console, title)
+    rows = form_rows(result)
+    if rows:
+        node = column("node", (row.node for row in rows), folds=True)
+        op_type = column("op", (row.op_type for row in rows))
+        reason = column("reason", (row.reason for row in rows), folds=True)
+        numbers = [
+            column("max", (row.largest for row in rows), right=True),
+            column("mean", (row.mean for row in rows), right=True),
+            column("> 1", (row.beyond for row in rows), right=True),
+            column("SQNR dB", (row.sqnr for row in rows), right=True),
+        ]
+        print_columns(
+            console, [[node, op_type, *numbers, reason], [stack(node, op_type), *numbers, reason]]
+        )
+        print_paragraphs(
+            console,
+            ["max, mean, > 1: differences in steps of the output, and share above 1"],
+            "dim",
+        )
+    print_paragraphs(
+        console,
+        (
+            f"{row.count} not compared, {row.reason}: {row.names}"
+            for row in not_compared_rows(result)
+        ),
+        "dim",
+    )
 
 
 def _render_ranking(result: SensitivityResult, console: Console, *, top: int) -> None:

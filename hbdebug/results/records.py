@@ -136,6 +136,36 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FormDifference:
+    """How far the integer form of one node is from its calibrated form, on equal inputs.
+
+    Attributes:
+        node: Node name, as in the file.
+        op_type: Operator.
+        fused: Names of the nodes that the integer model computes together with it.
+        samples: Number of samples that were compared.
+        max_steps: Largest difference, in steps of the output.
+        mean_steps: Mean absolute difference, in steps of the output.
+        share_beyond_one: Share of the elements that differ by more than one step, 0 ... 1.
+        sqnr_db: Power of the calibrated output over that of the difference, in dB; None when
+            nothing differs.
+        differs_much: Whether the difference is more than rounding to a step, and can matter.
+        reason: Why it differs much, in words; empty when it does not.
+    """
+
+    node: str
+    op_type: str
+    fused: tuple[str, ...]
+    samples: int
+    max_steps: float
+    mean_steps: float
+    share_beyond_one: float
+    sqnr_db: float | None
+    differs_much: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ceiling:
     """A whole-model measurement.
 
@@ -184,6 +214,7 @@ class Suggestion:
         curve: Measurements, the model as calibrated first.
         nodes: The suggested nodes -> ``int16`` or ``cpu``.
         stopped: Why the search ended, in words.
+        step: Index of the step of the curve that measured these nodes.
     """
 
     metric: str
@@ -192,6 +223,7 @@ class Suggestion:
     curve: tuple[CurveStep, ...]
     nodes: Mapping[str, str]
     stopped: str
+    step: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,6 +297,8 @@ class SensitivityResult:
         seconds: Wall time of the run by phase.
         warnings: What the user should know before trusting the numbers.
         diagnostics: Where the chip computes something else than the calibrated model.
+        form_differences: Every node that was compared with its integer form, worst first.
+        not_compared: The other nodes, with the reason; empty if no integer form was asked for.
     """
 
     hbdebug_version: str
@@ -289,6 +323,8 @@ class SensitivityResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    form_differences: tuple[FormDifference, ...] = ()
+    not_compared: tuple[NotAnalysed, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready dictionaries, lists, strings and finite numbers."""

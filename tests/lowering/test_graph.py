@@ -264,17 +264,18 @@ def test_weights_are_int8():
     assert caught.value.where == "conv1_weights_HzCalibration"
 
 
-def test_a_residual_in_int16_is_refused():
+def test_a_residual_in_int16_is_added_in_float():
     calibrated, _ = classifier_models()
     model = hbdebug.load(calibrated)
     as_calibrated = Assignment.as_calibrated(model)
     point = model.point_by_name["conv2d_59.tmp_0_HzCalibration"]
     wide = as_calibrated.changed({point.name: point.params.to_int16()})
 
-    with pytest.raises(UnsupportedError, match="int16 operand") as caught:
-        lower(model, wide, shapes=File(calibrated).shapes)
+    found = lower(model, wide, shapes=File(calibrated).shapes)
 
-    assert caught.value.where == "Add@3"
+    nodes = {node.name: node for node in found.nodes}
+    assert nodes["Add@3"].op_type == "Add"
+    assert nodes["Conv@11"].attributes["output_bit"] == 32
 
 
 @pytest.mark.parametrize("seed", range(8))

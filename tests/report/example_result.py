@@ -213,6 +213,7 @@ def suggestion():
         ),
         nodes={"Add@43linear_1.tmp_1_Reshape_0": "int16", "MatMul@0": "cpu"},
         stopped="the target is reached",
+        step=2,
     )
 
 

@@ -10,7 +10,6 @@ import pytest
 from hbdebug.report.rows import (
     CeilingRow,
     CurveRow,
-    DiagnosticRow,
     EffectCells,
     NodeRow,
     PointRow,
@@ -21,7 +20,6 @@ from hbdebug.report.rows import (
     curve_metrics,
     curve_notes,
     curve_rows,
-    diagnostic_rows,
     header_rows,
     node_rows,
     outcome,
@@ -31,7 +29,7 @@ from hbdebug.report.rows import (
     ranking_title,
     skipped_rows,
 )
-from hbdebug.results import Ceiling, CurveStep, DataInfo, Diagnostic, Effect, Suggestion
+from hbdebug.results import Ceiling, CurveStep, DataInfo, Effect, Suggestion
 from tests.report.example_result import (
     EXAMPLE,
     activation_ranking,
@@ -248,7 +246,7 @@ def test_curve_rows_are_those_of_the_worst_output():
     ]
 
 
-def measured(metric, target, *numbers, reached=False, lifted=None):
+def measured(metric, target, *numbers, reached=False, lifted=None, step=None):
     curve = tuple(
         CurveStep(lifted=f"n{index}" if index else "", to="cpu", outputs={"y": {metric: number}})
         for index, number in enumerate(numbers)
@@ -256,7 +254,13 @@ def measured(metric, target, *numbers, reached=False, lifted=None):
     count = len(numbers) - 1 if lifted is None else lifted
     names = {f"n{index}": "cpu" for index in range(count)}
     return Suggestion(
-        metric=metric, target=target, reached=reached, curve=curve, nodes=names, stopped=""
+        metric=metric,
+        target=target,
+        reached=reached,
+        curve=curve,
+        nodes=names,
+        stopped="",
+        step=count if step is None else step,
     )
 
 
@@ -300,7 +304,7 @@ def test_the_outcome_of_the_suggestion_is_one_clear_line(found, text):
 
 def test_the_outcome_counts_the_suggested_nodes_not_the_steps():
     """A step may change a node that was lifted before, or start from an earlier step."""
-    found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2)
+    found = measured("cosine_similarity", 0.999, 0.9, 0.95, 0.96, 0.97, lifted=2, step=3)
 
     assert outcome(found).endswith("best 0.97 with 2 nodes")
 
@@ -346,23 +350,6 @@ def test_a_node_that_was_put_back_is_explained():
     notes = curve_notes(dataclasses.replace(suggestion(), curve=curve))
 
     assert notes == ["keep: put back, the target holds without it"]
-
-
-def test_nodes_with_the_same_difference_on_the_chip_share_a_row():
-    def found(node, evidence):
-        return Diagnostic(
-            name="kind", node=node, op_type="Pad", evidence=evidence, remedy="do this"
-        )
-
-    result = dataclasses.replace(
-        EXAMPLE, diagnostics=(found("a", "same"), found("b", "other"), found("c", "same"))
-    )
-
-    assert diagnostic_rows(result) == [
-        DiagnosticRow(nodes="a (Pad), c (Pad)", evidence="same", remedy="do this"),
-        DiagnosticRow(nodes="b (Pad)", evidence="other", remedy="do this"),
-    ]
-    assert diagnostic_rows(EXAMPLE) == []
 
 
 def test_a_step_that_adds_to_an_earlier_one_says_so():
