@@ -245,7 +245,8 @@ class NodeLowering:
         if grid is None:
             attributes["output_bit"] = 32
             step = np.array([sum_step(float(x.step[0]), count)])
-            self._write_sums(node, op_type, [x.name], attributes, step)
+            name = f"{node.name}output_scale"
+            self._write_sums(node, op_type, [x.name], attributes, step, step_name=name)
             return
         bits, step = self.bits_and_step(grid)
         rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
@@ -438,6 +439,7 @@ class NodeLowering:
         step: NDArray[np.float32],
         *,
         output: str = "",
+        step_name: str = "",
         turned: bool = True,
     ) -> None:
         """Write a node whose output is an int32 accumulator."""
@@ -449,7 +451,7 @@ class NodeLowering:
             shape=shape,
             bits=32,
             step=step,
-            step_name=f"{node.name}_x_scale",
+            step_name=step_name or f"{node.name}_x_scale",
             last=turned and len(shape) == 4,
         )
 

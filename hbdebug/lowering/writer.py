@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 CHANNELS_LAST = (0, 2, 3, 1)
 """The permutation that the converter calls NCHW2NHWC."""
 
-_CHANNELS_FIRST = (0, 3, 1, 2)
+CHANNELS_FIRST = (0, 3, 1, 2)
+"""The permutation that the converter calls NHWC2NCHW."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -148,7 +149,7 @@ class GraphWriter:
             else:
                 name = f"{tensor.name}_NHWC2NCHW_LayoutConvert"
                 output = f"{tensor.name}_nhwc2nchw_transposed"
-            perm = list(CHANNELS_LAST if last else _CHANNELS_FIRST)
+            perm = list(CHANNELS_LAST if last else CHANNELS_FIRST)
             self.stock(name, "Transpose", [tensor.name], [output], {"perm": perm})
             self._turned[tensor.name] = output
             self._turned[output] = tensor.name
@@ -195,7 +196,7 @@ class GraphWriter:
                 "HzDequantize",
                 [source.name, self.constant(held.step_name, held.step)],
                 tensor,
-                {} if rank == 4 else {"axis": rank - 1},
+                {} if rank == 4 or held.bits == 32 else {"axis": rank - 1},
             )
             self._in_float[tensor] = tensor
         return self._in_float[tensor]
