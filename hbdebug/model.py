@@ -220,10 +220,10 @@ class QuantModel:
 class IntegerModel(QuantModel):
     """A graph that computes in integers, as the chip does.
 
-    It has no points: scales are attributes of its operators and constants. Nodes of the vendor's
-    domain have no body, because `hbdebug.kernels` computes them; the others have themselves as
-    their only body operator, and work on integer tensors or, between HzDequantize and HzQuantize,
-    on float32 ones.
+    It has no points: scales are attributes of its operators and constants. Integer nodes of the
+    vendor's domain have no body, because `hbdebug.kernels` computes them; stock ones have
+    themselves as their only body operator, and work on integer tensors or, between HzDequantize
+    and HzQuantize, on float32 ones. There, nodes of the vendor's domain have their float body.
     """
 
 

@@ -158,9 +158,6 @@ class _Lowering:
             source = replace(source, name=name, bits=bits, step=step)
         elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
             source = out.requantized(source, f"{point.input}_Requantize", bits, step[0])
-        else:
-            out.tensors[point.output] = source
-            return
         out.tensors[point.output] = replace(source, step_name=step_name)
 
     def _node(self, node: Node) -> None:

@@ -19,6 +19,8 @@ from hbdebug.lowering.writer import CHANNELS_FIRST, CHANNELS_LAST
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from hbdebug.model import IntegerModel, Node
 
 _MARK = "_LayoutConvert"
@@ -29,6 +31,17 @@ _WITH_AXIS: Mapping[str, int | None] = {"Concat": None, "Gather": 1, "Slice": 1,
 
 # What moves int32 sums as integers.
 _MOVERS = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+# What an int8 Softmax consists of. With the tables of int16 it is not kept from being turned.
+_IN_SOFTMAX = frozenset(
+    {
+        "HzLut",
+        "HzQuantizedReduceMax",
+        "HzSElementwiseMul",
+        "HzSElementwiseSub",
+        "HzSQuantizedReduceSum",
+    }
+)
 
 
 def arrange(
@@ -54,6 +67,8 @@ def arrange(
     while _any(graph, (_in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)):
         pass
     while _any(graph, (_merged, _without_twin)):
+        pass
+    while _any(graph, (_softmax_as_it_comes,)):
         pass
     while _any(graph, (_reshaped_channels_last,)):
         pass
@@ -163,11 +178,11 @@ def _surround(graph: Rewriting, node: Node) -> None:
 def _axes_constant(graph: Rewriting, node: Node) -> str:
     """Return the constant with a Slice's axes; one that others read gets a copy."""
     values = graph.constants[node.inputs[1]]
-    axes = np.arange(values.size)
+    axes: NDArray[np.int64] = np.arange(values.size, dtype=np.int64)
     name = f"{node.name}_axes"
     if len(node.inputs) > 3 and node.inputs[3]:
         name = node.inputs[3]
-        axes = graph.constants[name]
+        axes = np.asarray(graph.constants[name], np.int64)
         if len(graph.readers(name)) > 1:
             name = f"{node.name}_{name}"
     turned = [CHANNELS_LAST.index(int(axis) % 4) for axis in axes]
@@ -254,9 +269,7 @@ def _behind_quantize(graph: Rewriting, node: Node) -> bool:
 
 
 def _undone(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) == len(second) and _permuted(tuple(first), second) == tuple(
-        range(len(first))
-    )
+    return len(first) == len(second) and _permuted(tuple(first), second) == tuple(range(len(first)))
 
 
 def _without_pair(graph: Rewriting, node: Node) -> bool:
@@ -273,17 +286,65 @@ def _without_pair(graph: Rewriting, node: Node) -> bool:
 
 
 def _without_twin(graph: Rewriting, node: Node) -> bool:
-    """Transpose a tensor once for all that read it so."""
-    if node.op_type != "Transpose" or node.outputs[0] not in graph.integers:
+    """Transpose, or quantize, a tensor once for all that read it so."""
+    if node.op_type not in {"HzQuantize", "Transpose"} or node.outputs[0] not in graph.integers:
         return False
     for other, _ in graph.readers(node.inputs[0]):
-        if other is node or other.op_type != "Transpose" or _perm(other) != _perm(node):
+        if other is node or not graph.before(node, other) or other.outputs[0] in graph.outputs:
             continue
-        if other.outputs[0] not in graph.outputs and graph.before(node, other):
+        if _same(graph, node, other):
             graph.redirect(other.outputs[0], node.outputs[0])
             graph.remove(other)
             return True
     return False
+
+
+def _same(graph: Rewriting, node: Node, other: Node) -> bool:
+    """Whether two nodes that read one tensor make the same of it."""
+    if (node.op_type, node.attributes) != (other.op_type, other.attributes):
+        return False
+    constants = zip(node.inputs[1:], other.inputs[1:], strict=True)
+    return all(np.array_equal(graph.constants[a], graph.constants[b]) for a, b in constants)
+
+
+def _softmax_as_it_comes(graph: Rewriting, node: Node) -> bool:
+    """Let an int8 Softmax work in the layout that its input comes in, if it is turned back."""
+    if node.op_type != "Transpose":
+        return False
+    inner, reached, leaving = [], {node.outputs[0]}, []
+    # Nodes come in topological order, so one pass finds all that follows.
+    for each in graph.nodes:
+        if each is node or not reached.intersection(each.inputs):
+            continue
+        if each.op_type == "Transpose" and _undone(_perm(node), _perm(each)):
+            leaving.append(each)
+        elif each.op_type in _IN_SOFTMAX and all(
+            name in reached or name in graph.constants for name in each.inputs
+        ):
+            inner.append(each)
+            reached.update(each.outputs)
+        else:
+            return False
+    if not leaving or reached.intersection(graph.outputs):
+        return False
+    perm = _perm(node)
+    for each in inner:
+        (output,) = each.outputs
+        graph.shapes[output] = _permuted(graph.shapes[output], _inverse(perm))
+        if "axis" in each.attributes:
+            attributes = {**each.attributes, "axis": perm[each.attributes["axis"]]}
+            graph.replace(each, replace(each, attributes=attributes))
+    for each in leaving:
+        (source,), (output,) = each.inputs, each.outputs
+        graph.remove(each)
+        graph.redirect(output, source)
+    graph.remove(node)
+    graph.redirect(node.outputs[0], node.inputs[0])
+    return True
+
+
+def _inverse(perm: Sequence[int]) -> list[int]:
+    return [list(perm).index(axis) for axis in range(len(perm))]
 
 
 def _merged(graph: Rewriting, node: Node) -> bool:
@@ -295,9 +356,7 @@ def _merged(graph: Rewriting, node: Node) -> bool:
         return False
     perm = list(_permuted(tuple(_perm(first)), _perm(node)))
     attributes = {**node.attributes, "perm": perm}
-    graph.replace(
-        node, stock(node.name, "Transpose", [first.inputs[0]], node.outputs, attributes)
-    )
+    graph.replace(node, stock(node.name, "Transpose", [first.inputs[0]], node.outputs, attributes))
     graph.remove_unread(first)
     return True
 
