@@ -193,7 +193,7 @@ class NodeLowering:
 
     def multiplication(self, node: Node, grid: Point) -> None:
         """Derive a Mul."""
-        operands = self.operand(node, 0), self.operand(node, 1)
+        operands = self._two_operands(node)
         bits, step = self.bits_and_step(grid)
         first, second = (float(operand.step[0]) for operand in operands)
         found = multiplication(first, second, float(step[0]), output_bits=bits)
@@ -201,7 +201,7 @@ class NodeLowering:
 
     def sum_of_two(self, node: Node, grid: Point) -> None:
         """Derive an Add that no convolution takes in, or a Sub."""
-        operands = self.operand(node, 0), self.operand(node, 1)
+        operands = self._two_operands(node)
         bits, step = self.bits_and_step(grid)
         first, second = (float(operand.step[0]) for operand in operands)
         derive = addition if node.op_type == "Add" else subtraction
@@ -215,7 +215,7 @@ class NodeLowering:
         )
         # Only an Add repeats its numbers for each channel, the last axis of what it gives.
         shape = self._out.shape(node.outputs[0])
-        channels = shape[1] if len(shape) == 4 else shape[-1]
+        channels = shape[1] if operands[0].last else shape[-1]
         count = channels if node.op_type == "Add" else 1
         attributes: Attributes = {
             "x_shift": [found.x_shift] * count,
@@ -231,10 +231,23 @@ class NodeLowering:
         self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
     ) -> None:
         attributes |= {"rounding_method": "ROUND", "output_bit": self.bits_and_step(grid)[0]}
-        if len(self._out.shape(node.outputs[0])) == 4:
+        last = operands[0].last
+        if last:
             attributes["data_format"] = "NHWC"
         inputs = [operand.name for operand in operands]
-        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)
+        op_type = f"HzSElementwise{node.op_type}"
+        self.write(node, op_type, inputs, attributes, grid, turned=last)
+
+    def _two_operands(self, node: Node) -> tuple[Tensor, Tensor]:
+        """Return both operands, with channels last if they have four dimensions.
+
+        Of different ranks they are broadcast by their last axes, as they are.
+        """
+        names = [name for name in node.inputs[:2] if name not in self._model.static]
+        ranks = {len(self._out.tensors[name].shape) for name in names}
+        last = ranks == {4} and len(self._out.shape(node.outputs[0])) == 4
+        first, second = (self.operand(node, index, last=last) for index in (0, 1))
+        return first, second
 
     def global_average(self, node: Node, grid: Point | None) -> None:
         """Derive a GlobalAveragePool; without grid it gives int32 sums."""
@@ -367,16 +380,23 @@ class NodeLowering:
             return self.int8_operand(node, 0)
         return self.operand(node, 0)
 
-    def operand(self, node: Node, index: int) -> Tensor:
-        """Return what a node reads, with channels last if it has four dimensions."""
+    def operand(self, node: Node, index: int, *, last: bool | None = None) -> Tensor:
+        """Return what a node reads, with channels last if it has four dimensions.
+
+        Args:
+            node: The node.
+            index: Which of its inputs.
+            last: Whether channels are last, if that is not up to the dimensions.
+        """
         name = node.inputs[index]
         if name in self._model.static:
-            return self._constant_operand(node, index)
+            rank = len(self._out.shape(node.outputs[0]))
+            return self._constant_operand(node, index, last=rank == 4 if last is None else last)
         tensor = self._out.tensors[name]
-        last = len(tensor.shape) == 4
+        last = len(tensor.shape) == 4 if last is None else last
         return self._out.turned(tensor, last=last, by=node.name, index=index)
 
-    def _constant_operand(self, node: Node, index: int) -> Tensor:
+    def _constant_operand(self, node: Node, index: int, *, last: bool) -> Tensor:
         point = quantizing_point(self._model, self._assignment, node, index)
         assert point is not None
         bits, step = self.bits_and_step(point)
@@ -385,11 +405,11 @@ class NodeLowering:
         rank = len(self._out.shape(node.outputs[0]))
         integers = integers.reshape((1,) * (rank - integers.ndim) + integers.shape)
         name = f"{node.name}_{point.input}_quantized"
-        if rank == 4:
+        if last:
             integers = integers.transpose(CHANNELS_LAST)
             name = f"{node.name}_nchw2nhwc_transposed_input{index}"
         name = self._out.constant(name, np.ascontiguousarray(integers))
-        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=rank == 4)
+        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=last)
 
     def write(
         self,
