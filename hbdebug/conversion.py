@@ -15,6 +15,7 @@ from hbdebug.loading import load
 from hbdebug.loading.writing import integer_content
 from hbdebug.lowering.graph import lower
 from hbdebug.lowering.layout import arrange
+from hbdebug.lowering.settled import settled
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.npy import describe
@@ -92,7 +93,7 @@ def quantize(
     sample = _sample(loaded, shapes or {})
     walker = Walker(loaded, Slicer(loaded))
     known = {name: shape for name, (_, shape) in walker.profile(sample).specs.items()}
-    plain = lower(loaded, assignment, shapes=known, march=march)
+    plain = lower(*settled(loaded, assignment, cpu=cpu), shapes=known, march=march)
     specs, expected = _run(plain, sample)
     arranged = arrange(
         plain,
@@ -233,13 +234,12 @@ def _notes(
             f"{tables} int16 table{'' if tables == 1 else 's'} (HzLut2Layer): of 87 that were "
             "compared, 5 differ from the converter's by 1 for few inputs"
         )
-    computing = {node.name for node in model.nodes} - {name for name, _ in floats}
-    for name, target in settings.items():
-        if target == "cpu" and name in computing:
-            notes.append(
-                f"{name} is to be on the CPU, and is in integers here, because all it reads is "
-                "quantized for others, too"
-            )
+    on_cpu = {name for name, _ in floats}
+    notes.extend(
+        f"{name} is to be on the CPU, and is in integers all the same"
+        for name, target in settings.items()
+        if target == "cpu" and name not in on_cpu
+    )
     return tuple(notes)
 
 

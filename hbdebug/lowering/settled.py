@@ -1,0 +1,81 @@
+"""A calibrated model as it would be, had the converter made it with an assignment's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hbdebug.model import Assignment, Node, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hbdebug.model import Op, QuantModel, Step
+
+
+def settled(
+    model: QuantModel, assignment: Assignment, *, cpu: Iterable[str] = ()
+) -> tuple[QuantModel, Assignment]:
+    """Take out the points that an assignment leaves in float.
+
+    The converter places no points where nothing is quantized, so that tensors have other names
+    behind it: that of the tensor in front of the point. Points that are graph outputs stay, and
+    those that rescale channels.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized.
+        cpu: Nodes that shall be float even where all that they read is quantized.
+
+    Returns:
+        The model without these points, and an assignment that quantizes the same in it.
+    """
+    outputs = {spec.name for spec in model.outputs}
+    replaced: dict[str, str] = {}
+    steps: list[Step] = []
+    for step in model.steps:
+        if isinstance(step, Point):
+            point = replace(step, input=replaced.get(step.input, step.input))
+            if step.name in assignment or step.output in outputs or _rescales(step):
+                steps.append(point)
+            else:
+                replaced[step.output] = point.input
+        else:
+            steps.append(_rewired(model, assignment, step, replaced))
+    forced = {
+        (step.name, index)
+        for step in steps
+        if isinstance(step, Node) and step.name in set(cpu)
+        for index in range(len(step.inputs))
+    }
+    params = {name: assignment[name] for name in assignment}
+    return replace(model, steps=tuple(steps)), Assignment(params, bypassed=forced)
+
+
+def _rescales(point: Point) -> bool:
+    return point.params is not None and point.params.dequantize_scale is not None
+
+
+def _rewired(
+    model: QuantModel, assignment: Assignment, node: Node, replaced: Mapping[str, str]
+) -> Node:
+    """Return a node that reads what it reads under the assignment."""
+    names = {}
+    for index, name in enumerate(node.inputs):
+        source = name
+        producer = model.producer_of.get(name)
+        if isinstance(producer, Point) and (node.name, index) in assignment.bypassed:
+            source = producer.input
+        names[name] = replaced.get(source, source)
+
+    def renamed(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(
+            replace(op, inputs=tuple(names.get(name, name) for name in op.inputs)) for op in ops
+        )
+
+    return replace(
+        node,
+        inputs=tuple(names[name] for name in node.inputs),
+        body=renamed(node.body),
+        quick=renamed(node.quick),
+    )
