@@ -15,7 +15,7 @@ from hbdebug.loading import load
 from hbdebug.loading.writing import integer_content
 from hbdebug.lowering.graph import lower
 from hbdebug.lowering.layout import arrange
-from hbdebug.lowering.settled import settled
+from hbdebug.lowering.settled import settled, with_original_constants
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.npy import describe
@@ -93,7 +93,8 @@ def quantize(
     sample = _sample(loaded, shapes or {})
     walker = Walker(loaded, Slicer(loaded))
     known = {name: shape for name, (_, shape) in walker.profile(sample).specs.items()}
-    plain = lower(*settled(loaded, assignment, cpu=cpu), shapes=known, march=march)
+    placed, quantized = settled(loaded, assignment, cpu=cpu)
+    plain = with_original_constants(lower(placed, quantized, shapes=known, march=march), loaded)
     specs, expected = _run(plain, sample)
     arranged = arrange(
         plain,

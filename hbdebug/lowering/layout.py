@@ -58,30 +58,28 @@ def arrange(
         A model that computes the same integers, with the converter's nodes.
     """
     graph = Rewriting(model, shapes, integers)
-    while _any(graph, (_unread, _moved_in_integers)):
-        pass
+    _apply(graph, _unread, _moved_in_integers)
     _name_by_neighbours(graph)
     for node in graph.each():
         if _moves_images(graph, node):
             _surround(graph, node)
-    while _any(graph, (_in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)):
-        pass
-    while _any(graph, (_merged, _without_twin)):
-        pass
-    while _any(graph, (_softmax_as_it_comes,)):
-        pass
-    while _any(graph, (_reshaped_channels_last,)):
-        pass
-    while _any(graph, (_as_reshape,)):
-        pass
-    while _any(graph, (_reshaped_once,)):
-        pass
+    _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
+    _apply(graph, _merged, _without_twin)
+    _apply(graph, _softmax_as_it_comes)
+    _apply(graph, _reshaped_channels_last)
+    _apply(graph, _as_reshape)
+    _apply(graph, _reshaped_once)
     return graph.model()
 
 
-def _any(graph: Rewriting, rules: Sequence[Callable[[Rewriting, Node], bool]]) -> bool:
-    """Apply the first rule that fits a node, and say whether there was one."""
-    return any(rule(graph, node) for rule in rules for node in graph.nodes)
+def _apply(graph: Rewriting, *rules: Callable[[Rewriting, Node], bool]) -> None:
+    """Apply rules to all nodes until none fits any more; each says whether it did."""
+    changed = True
+    while changed:
+        changed = False
+        for rule in rules:
+            for node in graph.each():
+                changed |= rule(graph, node)
 
 
 def _unread(graph: Rewriting, node: Node) -> bool:
@@ -122,17 +120,31 @@ def _moved_in_integers(graph: Rewriting, node: Node) -> bool:
 
 def _name_by_neighbours(graph: Rewriting) -> None:
     """Name the Transposes of lowering after the node in front or behind, as the converter does."""
+    written = [node for node in graph.nodes() if node.op_type == "Transpose" and _MARK in node.name]
+    # All of them give up their names first, because one's new name may be another's old one.
+    for index, node in enumerate(written):
+        graph.rename(node, f"{_MARK}/{index}", f"{_MARK}/{index}/output")
     for node in graph.each():
-        if node.op_type != "Transpose" or _MARK not in node.name:
+        _name_constants(graph, node)
+    for node in graph.each():
+        if not node.name.startswith(f"{_MARK}/"):
             continue
-        if node.attributes["perm"] == list(CHANNELS_FIRST):
-            maker = graph.maker(node.inputs[0])
-            if maker is not None:
-                index = maker.outputs.index(node.inputs[0])
-                graph.rename(node, *_behind(maker.name, index))
+        maker = graph.maker(node.inputs[0])
+        if _perm(node) == list(CHANNELS_FIRST) and maker is not None:
+            graph.rename(node, *_behind(maker.name, maker.outputs.index(node.inputs[0])))
         else:
             reader, index = graph.readers(node.outputs[0])[0]
             graph.rename(node, *_in_front(reader.name, index))
+
+
+def _name_constants(graph: Rewriting, node: Node) -> None:
+    """Number constant operands as the node reads them: those of a sum may have been swapped."""
+    for index, name in enumerate(node.inputs):
+        _, wanted = _in_front(node.name, index)
+        if name in graph.constants and name != wanted and name[:-1] == wanted[:-1]:
+            graph.constants[wanted] = graph.constants.pop(name)
+            graph.shapes[wanted] = graph.shapes[name]
+            graph.redirect(name, wanted)
 
 
 def _in_front(name: str, index: int) -> tuple[str, str]:
@@ -166,7 +178,7 @@ def _surround(graph: Rewriting, node: Node) -> None:
         attributes["axis"] = CHANNELS_LAST.index(attributes.get("axis", 0) % 4)
     new = stock(node.name, node.op_type, inputs, node.outputs, attributes)
     graph.replace(node, new)
-    for index, output in enumerate(node.outputs):
+    for index, output in reversed(tuple(enumerate(node.outputs))):
         name, turned = _behind(node.name, index)
         graph.redirect(output, turned)
         back = stock(name, "Transpose", [output], [turned], {"perm": list(CHANNELS_FIRST)})
@@ -313,19 +325,18 @@ def _softmax_as_it_comes(graph: Rewriting, node: Node) -> bool:
         return False
     inner, reached, leaving = [], {node.outputs[0]}, []
     # Nodes come in topological order, so one pass finds all that follows.
-    for each in graph.nodes:
+    for each in graph.nodes():
         if each is node or not reached.intersection(each.inputs):
             continue
         if each.op_type == "Transpose" and _undone(_perm(node), _perm(each)):
             leaving.append(each)
-        elif each.op_type in _IN_SOFTMAX and all(
-            name in reached or name in graph.constants for name in each.inputs
-        ):
+        elif each.op_type in _IN_SOFTMAX and reached.issuperset(_operands(each)):
             inner.append(each)
             reached.update(each.outputs)
         else:
             return False
-    if not leaving or reached.intersection(graph.outputs):
+    softmax = any(each.op_type == "HzQuantizedReduceMax" for each in inner)
+    if not (softmax and leaving) or reached.intersection(graph.outputs):
         return False
     perm = _perm(node)
     for each in inner:
@@ -341,6 +352,11 @@ def _softmax_as_it_comes(graph: Rewriting, node: Node) -> bool:
     graph.remove(node)
     graph.redirect(node.outputs[0], node.inputs[0])
     return True
+
+
+def _operands(node: Node) -> tuple[str, ...]:
+    """Return what a node of a Softmax reads, without its table."""
+    return node.inputs[:1] if node.op_type == "HzLut" else node.inputs
 
 
 def _inverse(perm: Sequence[int]) -> list[int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hbdebug.model import Assignment, Node, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hbdebug.model import Op, QuantModel, Step
+    from hbdebug.model import IntegerModel, Op, QuantModel, Step
 
 
 def settled(
@@ -18,9 +20,9 @@ def settled(
 ) -> tuple[QuantModel, Assignment]:
     """Take out the points that an assignment leaves in float.
 
-    The converter places no points where nothing is quantized, so that tensors have other names
-    behind it: that of the tensor in front of the point. Points that are graph outputs stay, and
-    those that rescale channels.
+    The converter places no points where nothing is quantized, so that what reads there reads the
+    tensor in front of the point. Points of constants stay, as do graph outputs and those that
+    rescale channels.
 
     Args:
         model: The calibrated model.
@@ -36,7 +38,8 @@ def settled(
     for step in model.steps:
         if isinstance(step, Point):
             point = replace(step, input=replaced.get(step.input, step.input))
-            if step.name in assignment or step.output in outputs or _rescales(step):
+            kept = step.name in assignment or step.output in outputs | model.static
+            if kept or _rescales(step):
                 steps.append(point)
             else:
                 replaced[step.output] = point.input
@@ -79,3 +82,31 @@ def _rewired(
         body=renamed(node.body),
         quick=renamed(node.quick),
     )
+
+
+def with_original_constants(lowered: IntegerModel, model: QuantModel) -> IntegerModel:
+    """Let float nodes read a constant that is not quantized under the name it has in the file.
+
+    Args:
+        lowered: The integer model.
+        model: The calibrated model that it was made of.
+    """
+    names = {
+        point.output: point.input
+        for point in model.points
+        if point.output in lowered.constants
+        and np.array_equal(lowered.constants[point.output], model.constants.get(point.input, ()))
+    }
+
+    def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in inputs)
+
+    nodes = tuple(
+        replace(
+            node,
+            inputs=renamed(node.inputs),
+            body=tuple(replace(op, inputs=renamed(op.inputs)) for op in node.body),
+        )
+        for node in lowered.nodes
+    )
+    return replace(lowered, steps=nodes)
