@@ -181,7 +181,7 @@ def _sample(
 
 def _check_shape(spec: TensorSpec, shape: tuple[int, ...], path: str) -> None:
     what = f"input {spec.name!r} is {describe(spec.dtype, spec.shape)}"
-    example = "x".join(str(size or 224) for size in spec.shape)
+    example = "x".join(str(size or (224 if axis else 1)) for axis, size in enumerate(spec.shape))
     hint = f"Give its shape with --input-shape, such as {spec.name}={example}."
     if 0 in shape:
         raise UsageError(
