@@ -22,6 +22,8 @@ from tests.lowering.vendor import (
     layout_models,
     pair_models,
 )
+from tests.recognizer import recognizer_folder
+from tests.test_integer_models import DUMPS, disagreements
 
 CLASSIFIER = FIXTURES / "textline_cls" / "cls_calibrated_model.onnx"
 
@@ -131,6 +133,20 @@ def test_the_classifier_becomes_the_vendors_file_and_computes_the_same(out):
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert np.array_equal(found[name], values), name
+
+
+@pytest.mark.slow
+def test_the_recognizer_has_every_tensor_of_the_vendors_file_bit_for_bit(out):
+    folder = recognizer_folder()
+    (sample,) = DUMPS["rec_quantized_model.onnx"]["samples"]
+    values = {}
+
+    library.quantize(folder / "rec_calibrated_model.onnx", out)
+    model = load_integer(out)
+    run(model, {"x": np.load(folder / "calib" / "x" / sample["sample"])}, keep=values.__setitem__)
+
+    assert values.keys() == sample["tensors"].keys()
+    assert not disagreements(model, values, sample["tensors"])
 
 
 def test_the_command_writes_the_file_and_says_what_is_in_it(out):

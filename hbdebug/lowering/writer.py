@@ -2,7 +2,7 @@
 
 Layout is the writer's business. Integer operators of images work channels-last, the calibrated
 model channels-first; a Transpose is written where a reader needs the other layout, once for all
-readers. (The converter moves and merges these; nothing but names depends on it.)
+readers. (`hbdebug.lowering.layout` moves and merges these as the converter does.)
 """
 
 from __future__ import annotations
