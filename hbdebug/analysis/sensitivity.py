@@ -183,10 +183,12 @@ def lowered_runner(engine: Engine, assignment: Assignment, march: str) -> Intege
     # Half of the package is for integers; what does not use them does not load it.
     from hbdebug.integer_run import IntegerRunner  # noqa: PLC0415
     from hbdebug.lowering.graph import lower  # noqa: PLC0415
+    from hbdebug.lowering.settled import settled  # noqa: PLC0415
 
     specs = engine.walker.measured_profile.specs
     shapes = {name: shape for name, (_, shape) in specs.items()}
-    return IntegerRunner(lower(engine.model, assignment, shapes=shapes, march=march))
+    model, placed = settled(engine.model, assignment)
+    return IntegerRunner(lower(model, placed, shapes=shapes, march=march))
 
 
 def measure_suggested(
