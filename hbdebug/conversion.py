@@ -96,11 +96,7 @@ def quantize(
     placed, quantized = settled(loaded, assignment, cpu=cpu)
     plain = with_original_constants(lower(placed, quantized, shapes=known, march=march), loaded)
     specs, expected = _run(plain, sample)
-    arranged = arrange(
-        plain,
-        {name: _fixed(spec) for name, spec in specs.items()},
-        frozenset(name for name, spec in specs.items() if _is_integer(spec)),
-    )
+    arranged = arrange(plain, specs)
     specs, found = _run(arranged, sample)
     for name, values in expected.items():
         if not np.array_equal(values, found[name], equal_nan=values.dtype.kind == "f"):
@@ -206,10 +202,6 @@ def _run(
     for name, array in (*model.constants.items(), *sample.items()):
         keep(name, array)
     return specs, IntegerRunner(model).forward(sample, keep=keep)
-
-
-def _fixed(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(size or 0 for size in spec.shape)
 
 
 def _is_integer(spec: TensorSpec) -> bool:

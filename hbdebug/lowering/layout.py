@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hbdebug.model import IntegerModel, Node
+    from hbdebug.samples import TensorSpec
 
 _MARK = "_LayoutConvert"
 
@@ -32,7 +33,7 @@ _WITH_AXIS: Mapping[str, int | None] = {"Concat": None, "Gather": 1, "Slice": 1,
 # What moves int32 sums as integers.
 _MOVERS = frozenset({"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
-# What an int8 Softmax consists of. With the tables of int16 it is not kept from being turned.
+# What an int8 Softmax consists of; one with int16 tables keeps its Transposes.
 _IN_SOFTMAX = frozenset(
     {
         "HzLut",
@@ -44,20 +45,17 @@ _IN_SOFTMAX = frozenset(
 )
 
 
-def arrange(
-    model: IntegerModel, shapes: Mapping[str, tuple[int, ...]], integers: frozenset[str]
-) -> IntegerModel:
+def arrange(model: IntegerModel, tensors: Mapping[str, TensorSpec]) -> IntegerModel:
     """Move, merge and cancel Transposes as the converter does.
 
     Args:
         model: What `hbdebug.lowering.graph.lower` returned.
-        shapes: Shape of every tensor that its nodes give or read.
-        integers: The tensors that are integers.
+        tensors: Type and fixed shape of every tensor that its nodes give or read.
 
     Returns:
         A model that computes the same integers, with the converter's nodes.
     """
-    graph = Rewriting(model, shapes, integers)
+    graph = Rewriting(model, tensors)
     _apply(graph, _unread, _moved_in_integers)
     _name_by_neighbours(graph)
     for node in graph.each():
@@ -92,10 +90,15 @@ def _unread(graph: Rewriting, node: Node) -> bool:
 
 def _moved_in_integers(graph: Rewriting, node: Node) -> bool:
     """Let int32 sums that have one step be moved before they become float."""
-    if node.op_type != "HzDequantize" or graph.constants[node.inputs[1]].size != 1:
+    if node.op_type != "HzDequantize" or node.inputs[0] not in graph.sums:
         return False
     mover = _only_reader(graph, node.outputs[0])
-    if mover is None or mover.op_type not in _MOVERS or mover.inputs[0] != node.outputs[0]:
+    if (
+        graph.constants[node.inputs[1]].size != 1
+        or mover is None
+        or mover.op_type not in _MOVERS
+        or not all(name in graph.constants for name in mover.inputs[1:] if name)
+    ):
         return False
     (output,) = mover.outputs
     moved = f"{output}_quantized"
@@ -103,6 +106,7 @@ def _moved_in_integers(graph: Rewriting, node: Node) -> bool:
     inputs = [node.inputs[0], *mover.inputs[1:]]
     graph.replace(mover, stock(mover.name, mover.op_type, inputs, [moved], mover.attributes))
     graph.integers.add(moved)
+    graph.sums.add(moved)
     graph.remove(node)
     rank = len(graph.shapes[output])
     dequantize = replace(

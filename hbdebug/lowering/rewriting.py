@@ -9,9 +9,10 @@ from hbdebug.errors import ModelError
 from hbdebug.model import Node, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hbdebug.model import IntegerModel
+    from hbdebug.samples import TensorSpec
 
 
 def stock(
@@ -34,6 +35,10 @@ def stock(
     )
 
 
+# What the chip counts in; indices and sizes are int64.
+_INTEGERS = frozenset({"int8", "int16", "int32"})
+
+
 class Rewriting:
     """A graph while it is rewritten; the model that it starts from is not changed.
 
@@ -41,25 +46,27 @@ class Rewriting:
 
     Args:
         model: The model to start from.
-        shapes: Shape of every tensor.
-        integers: The tensors that are integers.
+        tensors: Type and fixed shape of every tensor.
 
     Attributes:
         constants: Constants by name.
         shapes: Shape of every tensor; whoever changes a tensor keeps it.
         integers: The tensors that are integers; likewise.
+        sums: Those of them that are int32.
         outputs: Names of the graph outputs.
     """
 
     def __init__(
         self,
         model: IntegerModel,
-        shapes: Mapping[str, tuple[int, ...]],
-        integers: Iterable[str],
+        tensors: Mapping[str, TensorSpec],
     ) -> None:
         self.constants = dict(model.constants)
-        self.shapes = dict(shapes)
-        self.integers = set(integers)
+        self.shapes = {
+            name: tuple(size or 0 for size in spec.shape) for name, spec in tensors.items()
+        }
+        self.integers = {name for name, spec in tensors.items() if spec.dtype in _INTEGERS}
+        self.sums = {name for name, spec in tensors.items() if spec.dtype == "int32"}
         self.outputs = frozenset(spec.name for spec in model.outputs)
         self._model = model
         self._nodes: dict[str, Node] = {}

@@ -12,6 +12,7 @@ from hbdebug.lowering.graph import lower
 from hbdebug.lowering.layout import arrange
 from hbdebug.lowering.rewriting import Rewriting, stock
 from hbdebug.model import Assignment
+from hbdebug.samples import TensorSpec
 from tests.lowering.test_graph import LOWERED
 from tests.lowering.vendor import File, classifier_models, layout_cases, layout_models, pair_models
 
@@ -37,6 +38,13 @@ def traced(model, inputs):
     return run(model, inputs, keep=tensors.__setitem__), tensors
 
 
+def specs_of(tensors):
+    return {
+        name: TensorSpec(name=name, dtype=array.dtype.name, shape=array.shape)
+        for name, array in tensors.items()
+    }
+
+
 @pytest.mark.parametrize("share", [1, 0.7, 0.4])
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_output_changes(source, share):
@@ -47,13 +55,7 @@ def test_no_output_changes(source, share):
         pytest.skip("an assignment that cannot be lowered")
     expected, tensors = traced(plain, inputs)
 
-    arranged = arrange(
-        plain,
-        {name: array.shape for name, array in tensors.items()},
-        frozenset(
-            name for name, array in tensors.items() if array.dtype in (np.int8, np.int16, np.int32)
-        ),
-    )
+    arranged = arrange(plain, specs_of(tensors))
 
     found, made = traced(arranged, inputs)
     assert found.keys() == expected.keys()
@@ -72,7 +74,7 @@ def test_the_model_that_is_arranged_stays_as_it_is():
     steps, constants = plain.steps, dict(plain.constants)
     _, tensors = traced(plain, inputs)
 
-    arrange(plain, {name: array.shape for name, array in tensors.items()}, frozenset())
+    arrange(plain, specs_of(tensors))
 
     assert plain.steps is steps
     assert plain.constants == constants
@@ -80,7 +82,7 @@ def test_the_model_that_is_arranged_stays_as_it_is():
 
 def test_two_nodes_of_one_name_are_refused():
     plain, _ = lowered(classifier_models()[0], 1, seed=3)
-    graph = Rewriting(plain, {}, ())
+    graph = Rewriting(plain, {})
     first, second = graph.nodes()[:2]
 
     with pytest.raises(ModelError, match="two nodes") as caught:
