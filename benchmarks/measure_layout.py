@@ -1,4 +1,4 @@
-"""Where the converter puts Transposes: convert small nets with it, and keep both stages.
+"""Where the converter puts Transposes and Clips: convert small nets with it, keep both stages.
 
     python benchmarks/measure_layout.py fixtures/golden_layout.tar.xz
 
@@ -300,6 +300,28 @@ def elementwise(n: Net):
     )
 
 
+def clipping(n: Net):
+    """Yield nets of a Clip, which may run in a convolution, as a table, or not at all."""
+
+    def clipped(x, low, high):
+        return n.op("Clip", x, np.float32(low), np.float32(high))
+
+    yield "clip_from_0", lambda: [n.conv(clipped(n.conv(n.conv()), 0, 6))]
+    yield "clip_from_0_little", lambda: [n.conv(clipped(n.conv(n.conv()), 0, 0.5))]
+    yield (
+        "clip_from_0_of_sum",
+        lambda: [n.conv(clipped(n.op("Add", n.conv(c := n.conv()), c), 0, 6))],
+    )
+    yield "clip_even", lambda: [n.conv(clipped(n.conv(), -1, 1))]
+    yield "clip_even_wide", lambda: [n.conv(clipped(n.conv(), -50, 50))]
+    yield (
+        "clip_even_shared",
+        lambda: [n.conv(clipped(c := n.op("Add", "x", n.conv()), -0.5, 0.5)), n.conv(c)],
+    )
+    yield "clip_even_first", lambda: [n.conv(clipped("x", -0.5, 0.5)), n.conv()]
+    yield "clip_uneven", lambda: [n.conv(clipped(n.conv(), -1, 6))]
+
+
 def hard_swish(n: Net, x: str) -> str:
     inner = n.op("Clip", n.op("Add", x, np.float32([3])), np.float32(0), np.float32(6))
     return n.op("Div", n.op("Mul", x, inner), np.float32([6]))
@@ -335,7 +357,16 @@ def softmaxes(n: Net):
     yield "softmax_of_channels", channels, {"Softmax_2": "bpu"}
 
 
-FAMILIES = (moving, turning, floating, reshaping, elementwise, softmaxes, with_settings)
+FAMILIES = (
+    moving,
+    turning,
+    floating,
+    reshaping,
+    elementwise,
+    clipping,
+    softmaxes,
+    with_settings,
+)
 EXTRA_INPUTS = {"rows": [16, 12], "row": [12], "large": IMAGE}
 
 

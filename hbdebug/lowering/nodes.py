@@ -17,7 +17,7 @@ from hbdebug.lowering.elementwise import (
     product_step,
     subtraction,
 )
-from hbdebug.lowering.fusion import grid_point, quantizing_point
+from hbdebug.lowering.fusion import clip_bounds, grid_point, quantizing_point
 from hbdebug.lowering.reduction import reduction, sum_step
 from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
 from hbdebug.lowering.table8 import table8
@@ -147,9 +147,13 @@ class NodeLowering:
         ]
 
     def table(self, node: Node, grid: Point) -> None:
-        """Derive a table of int8 or int16."""
-        x = self.operand(node, 0)
+        """Derive a table of int8 or int16, but for a Clip that the converter leaves out."""
         bits, step = self.bits_and_step(grid)
+        if self._passes(node, bits):
+            held = self._out.tensors[node.inputs[0]]
+            self._out.tensors[node.outputs[0]] = replace(held, step=step)
+            return
+        x = self.operand(node, 0)
         constants = [
             float(np.asarray(self._model.constants[name]).reshape(-1)[0])
             for name in node.inputs[1:]
@@ -187,6 +191,17 @@ class NodeLowering:
         table = table8(function, float(x.step[0]), float(step[0]))
         inputs.append(self._out.constant(f"{node.name}_table_params", table))
         self.write(node, "HzLut", inputs, attributes, grid)
+
+    def _passes(self, node: Node, bits: int) -> bool:
+        """Whether a node is a Clip with bounds of one size, which the converter leaves out.
+
+        Its integers then are those of its input, whatever their step, and count in the steps of
+        its output. The two are the same unless something else reads the input, too.
+        """
+        if node.op_type != "Clip" or self._out.tensors[node.inputs[0]].bits != bits:
+            return False
+        low, high = clip_bounds(self._model, node)
+        return low == -high and np.isfinite(high)
 
     def _is_softmax_exp(self, node: Node) -> bool:
         return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
