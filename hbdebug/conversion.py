@@ -199,9 +199,11 @@ def _run(
     def keep(name: str, array: NDArray[Any]) -> None:
         specs[name] = TensorSpec(name=name, dtype=array.dtype.name, shape=array.shape)
 
-    for name, array in (*model.constants.items(), *sample.items()):
+    # An image input is int8 where the calibrated model takes floats.
+    fed = {spec.name: sample[spec.name].astype(spec.dtype) for spec in model.inputs}
+    for name, array in (*model.constants.items(), *fed.items()):
         keep(name, array)
-    return specs, IntegerRunner(model).forward(sample, keep=keep)
+    return specs, IntegerRunner(model).forward(fed, keep=keep)
 
 
 def _is_integer(spec: TensorSpec) -> bool:
