@@ -18,6 +18,9 @@ family of operators each, as pure functions of the calibrated model's numbers:
 On top of them, `hbdebug.lowering.graph.lower` writes the integer model of a calibrated model under
 any assignment: `hbdebug.lowering.fusion` says what runs together, `hbdebug.lowering.nodes` and
 `hbdebug.lowering.image_nodes` write single nodes, `hbdebug.lowering.writer` holds the graph.
+`hbdebug.lowering.settled` takes the points out that an assignment leaves in float, and
+`hbdebug.lowering.layout` moves Transposes to where the converter has them, by means of
+`hbdebug.lowering.rewriting`.
 
 ``docs/lowering.md`` tells the formulas in one place, and how each was verified.
 """

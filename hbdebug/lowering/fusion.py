@@ -1,12 +1,16 @@
 """What a convolution takes in: the Relu and the residual Add behind it.
 
-Measured against HMCT 1.1.0 on bayes-e: nodes fuse where nothing between them is quantized.
+Measured against HMCT 1.1.0 on bayes-e: nodes fuse where nothing between them is quantized. A Clip
+from 0 on counts as a Relu, whatever its upper bound: the integers of its output end there.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hbdebug.model import Node, Point
 
@@ -49,7 +53,7 @@ class Fusion:
     """A convolution and what runs in it.
 
     Attributes:
-        nodes: The convolution, then the Add and the Relu if there are.
+        nodes: The convolution, then the Add and the Relu (or Clip) if there are.
         residual: Index of the Add's input that is the residual; None without Add.
         relu: Whether the last node is a Relu.
     """
@@ -76,6 +80,8 @@ def quantizing_point(
 
     What only moves data, or keeps the steps of its input, passes the integers on.
     """
+    if node.name in assignment.in_float:
+        return None
     step = model.producer_of.get(node.inputs[index])
     if isinstance(step, Point):
         quantized = step.name in assignment and (node.name, index) not in assignment.bypassed
@@ -120,6 +126,16 @@ def fusions(
     return found
 
 
+def clip_bounds(model: QuantModel, node: Node) -> tuple[float, float]:
+    """Return the bounds of a Clip; an infinite one where it has none, or none that is constant."""
+    found = []
+    for index, (name, missing) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
+        constant = node.inputs[index] if len(node.inputs) > index else ""
+        value = model.constants.get(constant, node.attributes.get(name, missing))
+        found.append(float(np.reshape(np.asarray(value, np.float64), -1)[0]))
+    return found[0], found[1]
+
+
 def _fusion(model: QuantModel, assignment: Assignment, node: Node) -> Fusion:
     add = _only_reader(model, node, "Add")
     if add is not None:
@@ -142,6 +158,10 @@ def _fusion(model: QuantModel, assignment: Assignment, node: Node) -> Fusion:
 
 def _with_relu(model: QuantModel, nodes: tuple[Node, ...], residual: int | None) -> Fusion:
     relu = _only_reader(model, nodes[-1], "Relu")
+    if relu is None:
+        relu = _only_reader(model, nodes[-1], "Clip")
+        if relu is not None and clip_bounds(model, relu)[0] != 0:
+            relu = None
     if relu is not None:
         nodes = (*nodes, relu)
     return Fusion(nodes=nodes, residual=residual, relu=relu is not None)

@@ -2,7 +2,8 @@
 
 Nodes have the vendor's names, operators, attributes and constants. Two things are its own: where
 tensors change between channels-first and channels-last, and that operators that only move data
-work channels-first, with the axes of the calibrated model.
+work channels-first, with the axes of the calibrated model. `hbdebug.lowering.layout` makes both
+the vendor's.
 """
 
 from __future__ import annotations
@@ -205,9 +206,6 @@ class StepLowering:
             source = replace(source, name=name, bits=bits, step=step)
         elif source.bits != bits or not same_step(float(source.step[0]), float(step[0])):
             source = out.requantized(source, f"{point.input}_Requantize", bits, step[0])
-        else:
-            out.tensors[point.output] = source
-            return
         out.tensors[point.output] = replace(source, step_name=step_name)
 
     def _node(self, node: Node) -> None:

@@ -17,7 +17,7 @@ from hbdebug.lowering.elementwise import (
     product_step,
     subtraction,
 )
-from hbdebug.lowering.fusion import grid_point, quantizing_point
+from hbdebug.lowering.fusion import clip_bounds, grid_point, quantizing_point
 from hbdebug.lowering.reduction import reduction, sum_step
 from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
 from hbdebug.lowering.table8 import table8
@@ -150,9 +150,13 @@ class NodeLowering:
         ]
 
     def table(self, node: Node, grid: Point) -> None:
-        """Derive a table of int8 or int16."""
-        x = self.operand(node, 0)
+        """Derive a table of int8 or int16, but for a Clip that the converter leaves out."""
         bits, step = self.bits_and_step(grid)
+        if self._passes(node, bits):
+            held = self._out.tensors[node.inputs[0]]
+            self._out.tensors[node.outputs[0]] = replace(held, step=step)
+            return
+        x = self.operand(node, 0)
         constants = [
             float(np.asarray(self._model.constants[name]).reshape(-1)[0])
             for name in node.inputs[1:]
@@ -195,12 +199,23 @@ class NodeLowering:
         inputs.append(self._out.constant(f"{node.name}_table_params", table))
         self.write(node, "HzLut", inputs, attributes, grid)
 
+    def _passes(self, node: Node, bits: int) -> bool:
+        """Whether a node is a Clip with bounds of one size, which the converter leaves out.
+
+        Its integers then are those of its input, whatever their step, and count in the steps of
+        its output. The two are the same unless something else reads the input, too.
+        """
+        if node.op_type != "Clip" or self._out.tensors[node.inputs[0]].bits != bits:
+            return False
+        low, high = clip_bounds(self._model, node)
+        return low == -high and np.isfinite(high)
+
     def _is_softmax_exp(self, node: Node) -> bool:
         return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
 
     def multiplication(self, node: Node, grid: Point) -> None:
         """Derive a Mul."""
-        operands = self.operand(node, 0), self.operand(node, 1)
+        operands = self._two_operands(node)
         bits, step = self.bits_and_step(grid)
         first, second = (float(operand.step[0]) for operand in operands)
         found = multiplication(first, second, float(step[0]), output_bits=bits)
@@ -208,7 +223,7 @@ class NodeLowering:
 
     def sum_of_two(self, node: Node, grid: Point) -> None:
         """Derive an Add that no convolution takes in, or a Sub."""
-        operands = self.operand(node, 0), self.operand(node, 1)
+        operands = self._two_operands(node)
         bits, step = self.bits_and_step(grid)
         first, second = (float(operand.step[0]) for operand in operands)
         derive = addition if node.op_type == "Add" else subtraction
@@ -222,7 +237,7 @@ class NodeLowering:
         )
         # Only an Add repeats its numbers for each channel, the last axis of what it gives.
         shape = self._out.shape(node.outputs[0])
-        channels = shape[1] if len(shape) == 4 else shape[-1]
+        channels = shape[1] if operands[0].last else shape[-1]
         count = channels if node.op_type == "Add" else 1
         attributes: Attributes = {
             "x_shift": [found.x_shift] * count,
@@ -238,10 +253,23 @@ class NodeLowering:
         self, node: Node, operands: tuple[Tensor, Tensor], attributes: Attributes, grid: Point
     ) -> None:
         attributes |= {"rounding_method": "ROUND", "output_bit": self.bits_and_step(grid)[0]}
-        if len(self._out.shape(node.outputs[0])) == 4:
+        last = operands[0].last
+        if last:
             attributes["data_format"] = "NHWC"
         inputs = [operand.name for operand in operands]
-        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)
+        op_type = f"HzSElementwise{node.op_type}"
+        self.write(node, op_type, inputs, attributes, grid, turned=last)
+
+    def _two_operands(self, node: Node) -> tuple[Tensor, Tensor]:
+        """Return both operands, with channels last if they have four dimensions.
+
+        Of different ranks they are broadcast by their last axes, as they are.
+        """
+        names = [name for name in node.inputs[:2] if name not in self._model.static]
+        ranks = {len(self._out.tensors[name].shape) for name in names}
+        last = ranks == {4} and len(self._out.shape(node.outputs[0])) == 4
+        first, second = (self.operand(node, index, last=last) for index in (0, 1))
+        return first, second
 
     def global_average(self, node: Node, grid: Point | None) -> None:
         """Derive a GlobalAveragePool; without grid it gives int32 sums."""
@@ -252,7 +280,8 @@ class NodeLowering:
         if grid is None:
             attributes["output_bit"] = 32
             step = np.array([sum_step(float(x.step[0]), count)])
-            self._write_sums(node, op_type, [x.name], attributes, step)
+            name = f"{node.name}output_scale"
+            self._write_sums(node, op_type, [x.name], attributes, step, step_name=name)
             return
         bits, step = self.bits_and_step(grid)
         rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
@@ -373,16 +402,23 @@ class NodeLowering:
             return self.int8_operand(node, 0)
         return self.operand(node, 0)
 
-    def operand(self, node: Node, index: int) -> Tensor:
-        """Return what a node reads, with channels last if it has four dimensions."""
+    def operand(self, node: Node, index: int, *, last: bool | None = None) -> Tensor:
+        """Return what a node reads, with channels last if it has four dimensions.
+
+        Args:
+            node: The node.
+            index: Which of its inputs.
+            last: Whether channels are last, if that is not up to the dimensions.
+        """
         name = node.inputs[index]
         if name in self._model.static:
-            return self._constant_operand(node, index)
+            rank = len(self._out.shape(node.outputs[0]))
+            return self._constant_operand(node, index, last=rank == 4 if last is None else last)
         tensor = self._out.tensors[name]
-        last = len(tensor.shape) == 4
+        last = len(tensor.shape) == 4 if last is None else last
         return self._out.turned(tensor, last=last, by=node.name, index=index)
 
-    def _constant_operand(self, node: Node, index: int) -> Tensor:
+    def _constant_operand(self, node: Node, index: int, *, last: bool) -> Tensor:
         point = quantizing_point(self._model, self._assignment, node, index)
         assert point is not None
         bits, step = self.bits_and_step(point)
@@ -391,11 +427,11 @@ class NodeLowering:
         rank = len(self._out.shape(node.outputs[0]))
         integers = integers.reshape((1,) * (rank - integers.ndim) + integers.shape)
         name = f"{node.name}_{point.input}_quantized"
-        if rank == 4:
+        if last:
             integers = integers.transpose(CHANNELS_LAST)
             name = f"{node.name}_nchw2nhwc_transposed_input{index}"
         name = self._out.constant(name, np.ascontiguousarray(integers))
-        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=rank == 4)
+        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=last)
 
     def write(
         self,
@@ -445,6 +481,7 @@ class NodeLowering:
         step: NDArray[np.float32],
         *,
         output: str = "",
+        step_name: str = "",
         turned: bool = True,
     ) -> None:
         """Write a node whose output is an int32 accumulator."""
@@ -456,7 +493,7 @@ class NodeLowering:
             shape=shape,
             bits=32,
             step=step,
-            step_name=f"{node.name}_x_scale",
+            step_name=step_name or f"{node.name}_x_scale",
             last=turned and len(shape) == 4,
         )
 
