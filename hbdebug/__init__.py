@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hbdebug.conversion import quantize
     from hbdebug.engine import Engine
     from hbdebug.errors import DataError, HbdebugError, ModelError, UnsupportedError, UsageError
     from hbdebug.loading import load
@@ -43,6 +44,7 @@ __all__ = [
     "info",
     "load",
     "open_samples",
+    "quantize",
     "read_result",
     "sensitivity",
 ]
@@ -63,6 +65,7 @@ _HOME = {
     "info": "pipeline",
     "load": "loading",
     "open_samples": "samples",
+    "quantize": "conversion",
     "read_result": "report.record",
     "sensitivity": "pipeline",
 }

@@ -248,6 +248,42 @@ def repair(
 
 
 @app.command()
+def quantize(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")],
+    march: Annotated[str, typer.Option(help="bayes (J5, Ultra) or bayes-e (X5).")] = "bayes-e",
+    int16: Annotated[
+        list[str] | None,
+        typer.Option("--int16", metavar="NODE", help="Set this node to int16; repeatable."),
+    ] = None,
+    cpu: Annotated[
+        list[str] | None,
+        typer.Option("--cpu", metavar="NODE", help="Move this node to the CPU; repeatable."),
+    ] = None,
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=1x3x48x192", help="Shape of an input of open size; repeatable."),
+    ] = None,
+) -> None:
+    """Write the integer model of a calibrated one, in the converter's operators."""
+    from hbdebug import conversion
+
+    made = conversion.quantize(
+        model,
+        output,
+        march=march,
+        int16=int16 or (),
+        cpu=cpu or (),
+        shapes=dict(conversion.parse_shape(text) for text in input_shape or ()),
+    )
+    typer.echo(f"{made.integers} nodes in integers, {len(made.floats)} in float; {made.file}")
+    for name, op_type in made.floats:
+        typer.echo(f"in float: {name} ({op_type})")
+    for note in made.notes:
+        typer.echo(f"note: {note}")
+
+
+@app.command()
 def report(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="A sensitivity.json file.")],
     top: TopOption = 20,

@@ -143,7 +143,8 @@ class IntegerRunner:
             ModelError: It cannot compute these tensors.
         """
         kernel = KERNELS.get((node.domain, node.op_type))
-        if kernel is None:
+        # What has a body is a stock operator, or one of the vendor's that stays float.
+        if kernel is None or node.body:
             runner = self._runner(node, values)
             with _located(node, "ONNX Runtime"):
                 return dict(zip(runner.outputs, runner.run(values), strict=True))

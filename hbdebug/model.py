@@ -220,10 +220,10 @@ class QuantModel:
 class IntegerModel(QuantModel):
     """A graph that computes in integers, as the chip does.
 
-    It has no points: scales are attributes of its operators and constants. Nodes of the vendor's
-    domain have no body, because `hbdebug.kernels` computes them; the others have themselves as
-    their only body operator, and work on integer tensors or, between HzDequantize and HzQuantize,
-    on float32 ones.
+    It has no points: scales are attributes of its operators and constants. Integer nodes of the
+    vendor's domain have no body, because `hbdebug.kernels` computes them; stock ones have
+    themselves as their only body operator, and work on integer tensors or, between HzDequantize
+    and HzQuantize, on float32 ones. There, nodes of the vendor's domain have their float body.
     """
 
 
@@ -234,18 +234,22 @@ class Assignment(Mapping[str, "QuantParams"]):
         params: Point name -> parameters.
         bypassed: Consumers that read the tensor in front of a point although the point itself is
             quantized for others: pairs (node name, input index).
+        in_float: Names of nodes that have no integer form even where all that they read is
+            quantized, because they are on the CPU. At calibrated fidelity this changes nothing.
     """
 
-    __slots__ = ("_params", "bypassed")
+    __slots__ = ("_params", "bypassed", "in_float")
 
     def __init__(
         self,
         params: Mapping[str, QuantParams] | None = None,
         *,
         bypassed: Iterable[tuple[str, int]] = (),
+        in_float: Iterable[str] = (),
     ) -> None:
         self._params = dict(params or {})
         self.bypassed = frozenset(bypassed)
+        self.in_float = frozenset(in_float)
 
     @classmethod
     def as_calibrated(cls, model: QuantModel) -> Assignment:
@@ -287,10 +291,10 @@ class Assignment(Mapping[str, "QuantParams"]):
                 params.pop(point, None)
             else:
                 params[point] = new
-        return Assignment(params, bypassed=self.bypassed.union(bypassed))
+        return Assignment(params, bypassed=self.bypassed.union(bypassed), in_float=self.in_float)
 
     @property
     def key(self) -> tuple[object, ...]:
         """A hashable value, equal exactly for assignments that compute the same."""
         params = tuple(sorted((name, item.key) for name, item in self._params.items()))
-        return (params, tuple(sorted(self.bypassed)))
+        return (params, tuple(sorted(self.bypassed)), tuple(sorted(self.in_float)))

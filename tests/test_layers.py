@@ -27,7 +27,7 @@ RANKS = (
     {"engine"},
     {"analysis"},
     {"recommend"},
-    {"inference", "pipeline"},
+    {"conversion", "inference", "pipeline"},
     {"__init__", "cli"},
     {"__main__"},
 )

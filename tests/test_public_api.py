@@ -27,6 +27,7 @@ PUBLIC = {
     "info",
     "load",
     "open_samples",
+    "quantize",
     "read_result",
     "sensitivity",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.errors import ModelError
 from hbdebug.kernels import KERNELS
 from hbdebug.loading.graph import some
 from hbdebug.loading.hmct import INTEGER_PREFIXES, Reader
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 KIND = "HMCT quantized"
 """What reports call these files."""
+
+# On the CPU these stay float, under the same name; on the chip they are channels-last.
+_ON_BOTH_SIDES = frozenset({"HzChannelShuffle", "HzSpaceToDepth"})
 
 # The compiled part of *_hybrid_model.onnx: a program for the chip in one node.
 _COMPILED = "HzBpu"
@@ -104,9 +107,12 @@ class _Reader(Reader):
     def lowered(
         self, name: str, proto: onnx.NodeProto, domain: str, attributes: Mapping[str, Any]
     ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-        """Check that there is a kernel, which judges the attributes itself; the body is empty."""
-        del name, attributes
+        """Return an empty body where a kernel computes the node, which judges its attributes.
+
+        Others, such as an HzHardSwish on the CPU, are those of calibrated models.
+        """
         op_type = proto.op_type
-        if (domain, op_type) not in KERNELS:
-            raise UnsupportedError(f"operator {op_type} of domain {domain} is not known")
-        return (), ()
+        floats = op_type in _ON_BOTH_SIDES and attributes.get("data_format", "NCHW") != "NHWC"
+        if (domain, op_type) in KERNELS and not floats:
+            return (), ()
+        return super().lowered(name, proto, domain, attributes)

@@ -21,6 +21,9 @@ any assignment: `hbdebug.lowering.islands` says what stays float, `hbdebug.lower
 which points are left out there, `hbdebug.lowering.fusion` what runs together,
 `hbdebug.lowering.nodes`, `hbdebug.lowering.elementwise_nodes` and
 `hbdebug.lowering.image_nodes` write single nodes, `hbdebug.lowering.writer` holds the graph.
+`hbdebug.lowering.settled` takes the points out that an assignment leaves in float, and
+`hbdebug.lowering.layout` moves Transposes to where the converter has them, by means of
+`hbdebug.lowering.rewriting`.
 
 ``docs/lowering.md`` tells the formulas in one place, and how each was verified.
 """

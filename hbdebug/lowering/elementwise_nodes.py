@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hbdebug.errors import UnsupportedError
 from hbdebug.lowering.curves import curve
 from hbdebug.lowering.elementwise import addition, multiplication, subtraction
+from hbdebug.lowering.fusion import clip_bounds
 from hbdebug.lowering.nodes import NodeLowering, rescale_attributes
 from hbdebug.lowering.table8 import table8
 from hbdebug.lowering.table16 import piecewise_table
@@ -24,9 +26,13 @@ class ElementwiseLowering(NodeLowering):
     """Writes the nodes of `NodeLowering`, and those that work element by element."""
 
     def table(self, node: Node, grid: Point) -> None:
-        """Derive a table of int8 or int16."""
-        x = self.operand(node, 0)
+        """Derive a table of int8 or int16, but for a Clip that the converter leaves out."""
         bits, step = self.bits_and_step(grid)
+        if self._passes(node, bits):
+            held = self._out.tensors[node.inputs[0]]
+            self._out.tensors[node.outputs[0]] = replace(held, step=step)
+            return
+        x = self.operand(node, 0)
         constants = [
             float(np.asarray(self._model.constants[name]).reshape(-1)[0])
             for name in node.inputs[1:]
@@ -69,12 +75,23 @@ class ElementwiseLowering(NodeLowering):
         inputs.append(self._out.constant(f"{node.name}_table_params", table))
         self.write(node, "HzLut", inputs, attributes, grid)
 
+    def _passes(self, node: Node, bits: int) -> bool:
+        """Whether a node is a Clip with bounds of one size, which the converter leaves out.
+
+        Its integers then are those of its input, whatever their step, and count in the steps of
+        its output. The two are the same unless something else reads the input, too.
+        """
+        if node.op_type != "Clip" or self._out.tensors[node.inputs[0]].bits != bits:
+            return False
+        low, high = clip_bounds(self._model, node)
+        return low == -high and bool(np.isfinite(high))
+
     def _is_softmax_exp(self, node: Node) -> bool:
         return node.op_type == "Exp" and node.name.endswith("_FROM_QUANTIZED_SOFTMAX")
 
     def multiplication(self, node: Node, grid: Point) -> None:
         """Derive a Mul."""
-        operands = self.operand(node, 0), self.operand(node, 1)
+        operands = self._two_operands(node, (0, 1))
         bits, step = self.bits_and_step(grid)
         first, second = (float(operand.step[0]) for operand in operands)
         found = multiplication(
@@ -101,9 +118,10 @@ class ElementwiseLowering(NodeLowering):
             output_bits=bits,
             march=self._out.march,
         )
+        operands = self._two_operands(node, (1, 0) if found.swapped else (0, 1))
         # Only an Add repeats its numbers for each channel, the last axis of what it gives.
         shape = self._out.shape(node.outputs[0])
-        channels = shape[1] if len(shape) == 4 else shape[-1]
+        channels = shape[1] if operands[0].last else shape[-1]
         count = channels if node.op_type == "Add" else 1
         attributes: Attributes = {
             "x_shift": [found.x_shift] * count,
@@ -113,8 +131,6 @@ class ElementwiseLowering(NodeLowering):
         }
         if node.op_type == "Add":
             attributes["e_shift"] = [found.e_shift] * count
-        order = (1, 0) if found.swapped else (0, 1)
-        operands = [self.operand(node, index, place) for place, index in enumerate(order)]
         self._write_elementwise(node, operands, attributes, grid)
 
     def _bits_and_step_of(self, node: Node, index: int) -> tuple[int, float]:
@@ -132,7 +148,19 @@ class ElementwiseLowering(NodeLowering):
         self, node: Node, operands: Sequence[Tensor], attributes: Attributes, grid: Point
     ) -> None:
         attributes["output_bit"] = self.bits_and_step(grid)[0]
-        if len(self._out.shape(node.outputs[0])) == 4:
+        last = operands[0].last
+        if last:
             attributes["data_format"] = "NHWC"
         inputs = [operand.name for operand in operands]
-        self.write(node, f"HzSElementwise{node.op_type}", inputs, attributes, grid)
+        op_type = f"HzSElementwise{node.op_type}"
+        self.write(node, op_type, inputs, attributes, grid, turned=last)
+
+    def _two_operands(self, node: Node, order: tuple[int, int]) -> list[Tensor]:
+        """Return both operands in an order, with channels last if they have four dimensions.
+
+        Of different ranks they are broadcast by their last axes, as they are.
+        """
+        names = [name for name in node.inputs[:2] if name not in self._model.static]
+        ranks = {len(self._out.tensors[name].shape) for name in names}
+        last = ranks == {4} and len(self._out.shape(node.outputs[0])) == 4
+        return [self.operand(node, index, place, last=last) for place, index in enumerate(order)]

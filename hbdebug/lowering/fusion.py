@@ -1,12 +1,16 @@
 """What reads integers, and what a convolution takes in: the Relu and residual Add behind it.
 
-Measured against HMCT 1.1.0: nodes fuse where nothing between them is quantized.
+Measured against HMCT 1.1.0: nodes fuse where nothing between them is quantized. A Clip from 0 on
+counts as a Relu, whatever its upper bound: the integers of its output end there.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.islands import stays_float
@@ -53,7 +57,7 @@ class Fusion:
     """A convolution and what runs in it.
 
     Attributes:
-        nodes: The convolution, then the Add and the Relu if there are.
+        nodes: The convolution, then the Add and the Relu (or Clip) if there are.
         residual: Index of the Add's input that is the residual; None without Add.
         relu: Whether the last node is a Relu.
     """
@@ -98,6 +102,8 @@ def quantizing_point(
 
     What only moves data, or keeps the steps of its input, passes the integers on.
     """
+    if node.name in assignment.in_float:
+        return None
     step = model.producer_of.get(node.inputs[index])
     if isinstance(step, Point):
         quantized = step.name in assignment and (node.name, index) not in assignment.bypassed
@@ -165,6 +171,16 @@ def fusions(
     return found
 
 
+def clip_bounds(model: QuantModel, node: Node) -> tuple[float, float]:
+    """Return the bounds of a Clip; an infinite one where it has none, or none that is constant."""
+    found = []
+    for index, (name, missing) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
+        constant = node.inputs[index] if len(node.inputs) > index else ""
+        value = model.constants.get(constant, node.attributes.get(name, missing))
+        found.append(float(np.reshape(np.asarray(value, np.float64), -1)[0]))
+    return found[0], found[1]
+
+
 def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter) -> Fusion:
     nodes: tuple[Node, ...] = (node,)
     residual = None
@@ -178,6 +194,10 @@ def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: Graph
         if point is not None and assignment[point.name].dtype == "int8":
             nodes, residual = (node, add), other
     relu = _only_reader(model, nodes[-1], "Relu")
+    if relu is None:
+        relu = _only_reader(model, nodes[-1], "Clip")
+        if relu is not None and clip_bounds(model, relu)[0] != 0:
+            relu = None
     if relu is not None and writer.march == BERNOULLI2:
         # There, an accumulator that is the output takes no Relu in.
         rescaled = grid_point(model, assignment, relu.outputs[0]) is not None

@@ -2,7 +2,8 @@
 
 Nodes have the vendor's names, operators, attributes and constants. Two things are its own: where
 tensors change between channels-first and channels-last, and that operators that only move data
-work channels-first, with the axes of the calibrated model.
+work channels-first, with the axes of the calibrated model. `hbdebug.lowering.layout` makes both
+the vendor's.
 """
 
 from __future__ import annotations

@@ -165,7 +165,9 @@ class NodeLowering:
             return None
         add = fusion.nodes[1]
         if add.inputs[fusion.residual] in self._model.static:
-            return self.constant_operand(add, fusion.residual, fusion.convolution.name, 4)
+            return self.constant_operand(
+                add, fusion.residual, fusion.convolution.name, 4, last=True
+            )
         return self.operand(add, fusion.residual)
 
     def _convolution_output(self, node: Node, grid: Point) -> tuple[int, NDArray[np.float32]]:
@@ -192,7 +194,8 @@ class NodeLowering:
         if grid is None:
             attributes["output_bit"] = 32
             step = np.array([sum_step(float(x.step[0]), count)])
-            self._write_sums(node, op_type, [x.name], attributes, step)
+            name = f"{node.name}output_scale"
+            self._write_sums(node, op_type, [x.name], attributes, step, step_name=name)
             return
         bits, step = self.bits_and_step(grid)
         rescale = reduction(float(x.step[0]), float(step[0]), count=count, output_bits=bits)
@@ -320,23 +323,30 @@ class NodeLowering:
             return self.int8_operand(node, 0)
         return self.operand(node, 0)
 
-    def operand(self, node: Node, index: int, place: int | None = None) -> Tensor:
+    def operand(
+        self, node: Node, index: int, place: int | None = None, *, last: bool | None = None
+    ) -> Tensor:
         """Return what a node reads, with channels last if it has four dimensions.
 
         Args:
             node: The calibrated node.
             index: Which of its inputs.
             place: Which input of the integer node it becomes, if another.
+            last: Whether channels are last, if that is not up to the dimensions.
         """
         name = node.inputs[index]
         place = index if place is None else place
         if name in self._model.static:
-            return self.constant_operand(node, index, node.name, place)
+            rank = len(self._out.shape(node.outputs[0]))
+            last = rank == 4 if last is None else last
+            return self.constant_operand(node, index, node.name, place, last=last)
         tensor = self._out.tensors[name]
-        last = len(tensor.shape) == 4
+        last = len(tensor.shape) == 4 if last is None else last
         return self._out.turned(tensor, last=last, by=node.name, index=place)
 
-    def constant_operand(self, node: Node, index: int, reader: str, place: int) -> Tensor:
+    def constant_operand(
+        self, node: Node, index: int, reader: str, place: int, *, last: bool
+    ) -> Tensor:
         """Count a constant input of a node in its own steps.
 
         Args:
@@ -344,6 +354,7 @@ class NodeLowering:
             index: Which of its inputs.
             reader: Name of the integer node that reads it.
             place: Which input of that it is.
+            last: Whether channels are last.
         """
         point = self.quantizing_point(node, index)
         assert point is not None
@@ -353,11 +364,11 @@ class NodeLowering:
         rank = len(self._out.shape(node.outputs[0]))
         integers = integers.reshape((1,) * (rank - integers.ndim) + integers.shape)
         name = f"{node.name}_{point.input}_quantized"
-        if rank == 4:
+        if last:
             integers = integers.transpose(CHANNELS_LAST)
             name = f"{reader}_nchw2nhwc_transposed_input{place}"
         name = self._out.constant(name, np.ascontiguousarray(integers))
-        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=rank == 4)
+        return Tensor(name=name, shape=values.shape, bits=bits, step=step, last=last)
 
     def write(
         self,
@@ -407,6 +418,7 @@ class NodeLowering:
         step: NDArray[np.float32],
         *,
         output: str = "",
+        step_name: str = "",
         turned: bool = True,
     ) -> None:
         """Write a node whose output is an int32 accumulator."""
@@ -418,7 +430,7 @@ class NodeLowering:
             shape=shape,
             bits=32,
             step=step,
-            step_name=f"{node.name}_x_scale",
+            step_name=step_name or f"{node.name}_x_scale",
             last=turned and len(shape) == 4,
         )
 

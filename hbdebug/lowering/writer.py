@@ -2,7 +2,7 @@
 
 Layout is the writer's business. Integer operators of images work channels-last, the calibrated
 model channels-first; a Transpose is written where a reader needs the other layout, once for all
-readers. (The converter moves and merges these; nothing but names depends on it.)
+readers. (`hbdebug.lowering.layout` moves and merges these as the converter does.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ T = TypeVar("T")
 CHANNELS_LAST = (0, 2, 3, 1)
 """The permutation that the converter calls NCHW2NHWC."""
 
-_CHANNELS_FIRST = (0, 3, 1, 2)
+CHANNELS_FIRST = (0, 3, 1, 2)
+"""The permutation that the converter calls NHWC2NCHW."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -213,7 +214,7 @@ class GraphWriter:
             else:
                 name = f"{tensor.name}_NHWC2NCHW_LayoutConvert"
                 output = f"{tensor.name}_nhwc2nchw_transposed"
-            perm = list(CHANNELS_LAST if last else _CHANNELS_FIRST)
+            perm = list(CHANNELS_LAST if last else CHANNELS_FIRST)
             self.stock(name, "Transpose", [tensor.name], [output], {"perm": perm})
             self._turned[tensor.name] = output
             self._turned[output] = tensor.name
@@ -322,7 +323,7 @@ class GraphWriter:
                 "HzDequantize",
                 [source.name, self.constant(held.step_name, held.step)],
                 tensor,
-                {} if rank == 4 else {"axis": rank - 1},
+                {} if rank == 4 or held.bits == 32 else {"axis": rank - 1},
             )
             self._in_float[tensor] = tensor
         return self._in_float[tensor]

@@ -9,11 +9,13 @@ import onnx
 import pytest
 
 from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.integer_run import run
 from hbdebug.loading import load, load_to_run
 from hbdebug.loading.integer import load_integer
 from hbdebug.model import IntegerModel
 from tests import models
 from tests.integer_models import FIXTURES, QuantizedModel, table_lookup, two_inputs
+from tests.lowering.vendor import layout_models
 
 CLASSIFIER = FIXTURES / "textline_cls" / "cls_quantized_model.onnx"
 
@@ -189,3 +191,30 @@ def test_a_model_that_only_quantizes_counts_as_quantized():
 
 def test_a_calibrated_model_with_vendor_operators_is_none():
     assert not isinstance(load_to_run(models.residual()), IntegerModel)
+
+
+def test_an_operator_of_the_vendors_that_stays_float_is_run_as_its_calibrated_form_is():
+    _, quantized = layout_models("cpu_hard_swish")
+    model = load_integer(quantized)
+    (node,) = (item for item in model.nodes if item.op_type == "HzHardSwish")
+    tensors = {}
+    x = np.random.default_rng(0).normal(size=model.inputs[0].shape).astype(np.float32)
+
+    run(model, {model.inputs[0].name: x}, keep=tensors.__setitem__)
+
+    value = tensors[node.inputs[0]].astype(np.float64)
+    expected = value * np.clip(value + 3, 0, 6) / 6
+    # float32 rounds each of four operations.
+    assert np.allclose(tensors[node.outputs[0]], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_channel_shuffle_of_floats_is_channels_first():
+    _, quantized = layout_models("cpu_shuffle")
+    model = load_integer(quantized)
+    (node,) = (item for item in model.nodes if item.op_type == "HzChannelShuffle")
+    tensors = {}
+    x = np.random.default_rng(0).normal(size=model.inputs[0].shape).astype(np.float32)
+
+    run(model, {model.inputs[0].name: x}, keep=tensors.__setitem__)
+
+    assert np.array_equal(tensors[node.outputs[0]], tensors[node.inputs[0]][:, [0, 2, 1, 3]])

@@ -62,6 +62,9 @@ SAME_INT16_TABLES = {
 PAIRS = [(archive, name) for archive in (SMALL_MODELS, NETS) for name in pair_names(archive)]
 
 
+BAYES = [name for name in pair_names() if march_of(name) != "bernoulli2"]
+
+
 def base(name):
     return name.partition("-")[0]
 

@@ -59,6 +59,24 @@ def pair(name):
     return tuple(File(model) for model in pair_models(name))
 
 
+@cache
+def _layout():
+    content = lzma.decompress((FIXTURES / "golden_layout.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
+
+
+def layout_cases():
+    """Return what each net that is about layout is set to: name -> cpu and int16 nodes."""
+    return json.loads(_layout()["cases.json"])
+
+
+def layout_models(name):
+    """Return a net that is about layout, before and after the quantizer."""
+    files = (_layout()[f"{name}.{stage}.onnx"] for stage in ("calibrated", "quantized"))
+    return tuple(onnx.load_from_string(content) for content in files)
+
+
 def classifier_models():
     """Return the classifier before and after the quantizer."""
     folder = FIXTURES / "textline_cls"

@@ -1,0 +1,106 @@
+"""A calibrated model as it would be, had the converter made it with an assignment's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hbdebug.model import Assignment, Node, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hbdebug.model import IntegerModel, Op, QuantModel, Step
+
+
+def settled(
+    model: QuantModel, assignment: Assignment, *, cpu: Iterable[str] = ()
+) -> tuple[QuantModel, Assignment]:
+    """Take out the points that an assignment leaves in float.
+
+    The converter places no points where nothing is quantized, so that what reads there reads the
+    tensor in front of the point. Points of constants stay, as do graph outputs and those that
+    rescale channels.
+
+    Args:
+        model: The calibrated model.
+        assignment: Which points are quantized.
+        cpu: Nodes that shall be float even where all that they read is quantized.
+
+    Returns:
+        The model without these points, and an assignment that quantizes the same in it.
+    """
+    outputs = {spec.name for spec in model.outputs}
+    replaced: dict[str, str] = {}
+    steps: list[Step] = []
+    for step in model.steps:
+        if isinstance(step, Point):
+            point = replace(step, input=replaced.get(step.input, step.input))
+            kept = step.name in assignment or step.output in outputs | model.static
+            if kept or _rescales(step):
+                steps.append(point)
+            else:
+                replaced[step.output] = point.input
+        else:
+            steps.append(_rewired(model, assignment, step, replaced))
+    params = {name: assignment[name] for name in assignment}
+    return replace(model, steps=tuple(steps)), Assignment(params, in_float=cpu)
+
+
+def _rescales(point: Point) -> bool:
+    return point.params is not None and point.params.dequantize_scale is not None
+
+
+def _rewired(
+    model: QuantModel, assignment: Assignment, node: Node, replaced: Mapping[str, str]
+) -> Node:
+    """Return a node that reads what it reads under the assignment."""
+    names = {}
+    for index, name in enumerate(node.inputs):
+        source = name
+        producer = model.producer_of.get(name)
+        if isinstance(producer, Point) and (node.name, index) in assignment.bypassed:
+            source = producer.input
+        names[name] = replaced.get(source, source)
+
+    def renamed(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(
+            replace(op, inputs=tuple(names.get(name, name) for name in op.inputs)) for op in ops
+        )
+
+    return replace(
+        node,
+        inputs=tuple(names[name] for name in node.inputs),
+        body=renamed(node.body),
+        quick=renamed(node.quick),
+    )
+
+
+def with_original_constants(lowered: IntegerModel, model: QuantModel) -> IntegerModel:
+    """Let float nodes read a constant that is not quantized under the name it has in the file.
+
+    Args:
+        lowered: The integer model.
+        model: The calibrated model that it was made of.
+    """
+    names = {
+        point.output: point.input
+        for point in model.points
+        if point.output in lowered.constants
+        and np.array_equal(lowered.constants[point.output], model.constants.get(point.input, ()))
+    }
+
+    def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in inputs)
+
+    nodes = tuple(
+        replace(
+            node,
+            inputs=renamed(node.inputs),
+            body=tuple(replace(op, inputs=renamed(op.inputs)) for op in node.body),
+        )
+        for node in lowered.nodes
+    )
+    return replace(lowered, steps=nodes)
