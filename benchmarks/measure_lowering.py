@@ -275,6 +275,15 @@ def flat(net: Net) -> None:
     net.end(net.conv(net.op("Reshape", power, net.integers(1, 4, 8, 10))))
 
 
+def float_operators(net: Net) -> None:
+    """Operators that no march has in integers."""
+    table = net.op("Sigmoid", net.y)
+    net.end(net.conv(net.op("Neg", net.y)))
+    net.end(net.conv(net.op("Tile", table, net.integers(1, 1, 2, 2))))
+    small = net.op("GlobalMaxPool", table)
+    net.end(net.conv(net.op("Expand", small, net.integers(1, 4, 8, 10))))
+
+
 def float_between(net: Net) -> None:
     """Points between float nodes; the same tensor read in float and in integers."""
     positive = net.op("Greater", net.y, net.constant(np.float32([0.0])))
@@ -341,6 +350,7 @@ NETS: Mapping[str, Callable[[Net], None]] = {
     "constant_operand": constant_operand,
     "flat": flat,
     "float_between": float_between,
+    "float_operators": float_operators,
     "linear": linear,
     "linear_last": linear_last,
     "linear_others": linear_others,

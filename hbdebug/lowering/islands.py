@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hbdebug.lowering.writer import GraphWriter, Shape
     from hbdebug.model import Node, QuantModel
 
+_FLOAT = frozenset({"Expand", "Neg", "Tile"})
+
 # bernoulli2 has nothing but images.
 _IMAGE_RANK = 4
 
@@ -52,7 +54,7 @@ def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
         UnsupportedError: That depends on a shape, which is not known.
     """
     bernoulli2 = writer.march == BERNOULLI2
-    if bernoulli2 and node.op_type in _BERNOULLI2_FLOAT:
+    if node.op_type in _FLOAT or (bernoulli2 and node.op_type in _BERNOULLI2_FLOAT):
         return True
     if bernoulli2 and len(writer.shape(node.outputs[0])) != _IMAGE_RANK:
         return True
