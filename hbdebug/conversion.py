@@ -99,8 +99,6 @@ def quantize(
     known = {name: shape for name, (_, shape) in walker.profile(sample).specs.items()}
     placed, quantized = settled(loaded, assignment, cpu=cpu)
     plain = with_original_constants(lower(placed, quantized, shapes=known, march=march), loaded)
-    # Pixels come in as integers.
-    sample = {spec.name: sample[spec.name].astype(spec.dtype) for spec in plain.inputs}
     specs, expected = _run(plain, sample)
     arranged = arrange(plain, specs)
     specs, found = _run(arranged, sample)
