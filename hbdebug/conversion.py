@@ -84,11 +84,7 @@ def quantize(
     """
     if not hasattr(model, "graph"):
         _refuse_overwriting(os.fspath(model), os.fspath(output))
-    if check_march(march) == "bernoulli2":
-        raise UnsupportedError(
-            "where the converter puts Transposes on bernoulli2 is not known",
-            hint="`hbdebug sensitivity --integers` measures the integers without a file.",
-        )
+    check_march(march)
     loaded = load(model)
     settings = _settings(loaded, int16, cpu, march)
     assignment = Assignment.as_calibrated(loaded)
@@ -100,7 +96,7 @@ def quantize(
     placed, quantized = settled(loaded, assignment, cpu=cpu)
     plain = with_original_constants(lower(placed, quantized, shapes=known, march=march), loaded)
     specs, expected = _run(plain, sample)
-    arranged = arrange(plain, specs)
+    arranged = arrange(plain, specs, march=march)
     specs, found = _run(arranged, sample)
     for name, values in expected.items():
         if not np.array_equal(values, found[name], equal_nan=values.dtype.kind == "f"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.rewriting import Rewriting, stock
 from hbdebug.lowering.writer import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -45,7 +46,9 @@ _IN_SOFTMAX = frozenset(
 )
 
 
-def arrange(model: IntegerModel, tensors: Mapping[str, TensorSpec]) -> IntegerModel:
+def arrange(
+    model: IntegerModel, tensors: Mapping[str, TensorSpec], *, march: str = "bayes-e"
+) -> IntegerModel:
     """Move, merge and cancel Transposes as the converter does.
 
     Args:
@@ -61,6 +64,10 @@ def arrange(model: IntegerModel, tensors: Mapping[str, TensorSpec]) -> IntegerMo
     for node in graph.each():
         if _moves_images(graph, node):
             _surround(graph, node)
+    if march == BERNOULLI2:
+        _apply(graph, _without_pair, _without_twin)
+        _apply(graph, _behind_dequantize, _in_front_of_quantize)
+        return graph.model()
     _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
     _apply(graph, _merged, _without_twin)
     _apply(graph, _softmax_as_it_comes)
@@ -284,6 +291,52 @@ def _behind_quantize(graph: Rewriting, node: Node) -> bool:
     graph.insert_after(
         new, stock(transpose.name, "Transpose", [quantized], [turned], transpose.attributes)
     )
+    return True
+
+
+def _behind_dequantize(graph: Rewriting, node: Node) -> bool:
+    """Transpose the floats that are made of integers instead of the integers."""
+    if node.op_type != "HzDequantize":
+        return False
+    transpose = _transpose(graph, node.inputs[0])
+    if transpose is None:
+        return False
+    (source,), (output,) = transpose.inputs, node.outputs
+    straight = f"{node.name}_dequanti_output"
+    graph.shapes[straight] = graph.shapes[source]
+    axis = _perm(transpose)[node.attributes.get("axis", 1)]
+    new = replace(
+        node,
+        inputs=(source, *node.inputs[1:]),
+        outputs=(straight,),
+        attributes={**node.attributes, "axis": axis},
+    )
+    graph.replace(node, new)
+    graph.remove_unread(transpose)
+    graph.insert_after(
+        new, stock(transpose.name, "Transpose", [straight], [output], transpose.attributes)
+    )
+    return True
+
+
+def _in_front_of_quantize(graph: Rewriting, node: Node) -> bool:
+    """Transpose floats instead of the integers that are made of them."""
+    if node.op_type != "HzQuantize":
+        return False
+    transpose = _only_reader(graph, node.outputs[0], "Transpose")
+    if transpose is None:
+        return False
+    (source, step), (quantized,), (turned,) = node.inputs, node.outputs, transpose.outputs
+    perm = _perm(transpose)
+    graph.remove(transpose)
+    graph.insert_before(
+        node, stock(transpose.name, "Transpose", [source], [turned], transpose.attributes)
+    )
+    attributes = {**node.attributes, "axis": perm.index(node.attributes.get("axis", 1))}
+    graph.redirect(turned, quantized)
+    graph.replace(node, replace(node, inputs=(turned, step), attributes=attributes))
+    graph.integers.discard(turned)
+    graph.shapes[quantized] = graph.shapes[turned]
     return True
 
 
