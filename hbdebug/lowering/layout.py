@@ -65,9 +65,16 @@ def arrange(
         if _moves_images(graph, node):
             _surround(graph, node)
     if march == BERNOULLI2:
+        graph.floats = False
         _apply(graph, _without_pair, _without_twin)
         _apply(graph, _behind_dequantize, _in_front_of_quantize)
+        graph.floats = True
+        _apply(graph, _without_pair, _without_twin)
+        _apply(graph, _merged, _without_twin)
+        _apply(graph, _as_reshape)
+        _apply(graph, _reshaped_once)
         return graph.model()
+    graph.floats = False
     _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
     _apply(graph, _merged, _without_twin)
     _apply(graph, _softmax_as_it_comes)
@@ -229,10 +236,14 @@ def _perm(node: Node) -> list[int]:
     return perm
 
 
+def _arranged(graph: Rewriting, tensor: str) -> bool:
+    return graph.floats or tensor in graph.integers
+
+
 def _transpose(graph: Rewriting, tensor: str) -> Node | None:
     """Return the Transpose that makes an integer tensor."""
     maker = graph.maker(tensor)
-    if maker is None or maker.op_type != "Transpose" or tensor not in graph.integers:
+    if maker is None or maker.op_type != "Transpose" or not _arranged(graph, tensor):
         return None
     return maker
 
@@ -359,7 +370,7 @@ def _without_pair(graph: Rewriting, node: Node) -> bool:
 
 def _without_twin(graph: Rewriting, node: Node) -> bool:
     """Transpose, or quantize, a tensor once for all that read it so."""
-    if node.op_type not in {"HzQuantize", "Transpose"} or node.outputs[0] not in graph.integers:
+    if node.op_type not in {"HzQuantize", "Transpose"} or not _arranged(graph, node.outputs[0]):
         return False
     for other, _ in graph.readers(node.inputs[0]):
         if other is node or not graph.before(node, other) or other.outputs[0] in graph.outputs:
@@ -439,7 +450,7 @@ def _merged(graph: Rewriting, node: Node) -> bool:
 
 def _reshaped_channels_last(graph: Rewriting, node: Node) -> bool:
     """Reshape height and width channels-last, between Transposes that then cancel."""
-    if node.op_type != "Reshape" or node.inputs[0] not in graph.integers:
+    if node.op_type != "Reshape" or not _arranged(graph, node.inputs[0]):
         return False
     before = _transpose(graph, node.inputs[0])
     after = _only_reader(graph, node.outputs[0], "Transpose")
@@ -470,7 +481,7 @@ def _moves_nothing(graph: Rewriting, transpose: Node) -> bool:
 
 def _as_reshape(graph: Rewriting, node: Node) -> bool:
     """Make a Reshape of a Transpose that moves no element and has a Reshape for a neighbour."""
-    if node.op_type != "Transpose" or node.outputs[0] not in graph.integers:
+    if node.op_type != "Transpose" or not _arranged(graph, node.outputs[0]):
         return False
     maker = graph.maker(node.inputs[0])
     in_front = maker is not None and maker.op_type == "Reshape"
@@ -486,7 +497,7 @@ def _as_reshape(graph: Rewriting, node: Node) -> bool:
 
 def _reshaped_once(graph: Rewriting, node: Node) -> bool:
     """Make one Reshape of two in a row, with the name of the first; none, if they cancel."""
-    if node.op_type != "Reshape" or node.inputs[0] not in graph.integers:
+    if node.op_type != "Reshape" or not _arranged(graph, node.inputs[0]):
         return False
     first = graph.maker(node.inputs[0])
     if (
