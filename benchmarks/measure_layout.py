@@ -284,6 +284,82 @@ def reshaping(n: Net):
     )
 
 
+def leaving(n: Net):
+    """Yield nets of what float nodes and graph outputs read of integers, or integers of those."""
+    yield "made_in_float", lambda: [t := n.softmax(n.conv()), n.conv(t)]
+    yield "made_in_float_beside", lambda: [t := n.softmax(n.conv()), n.conv(t), n.softmax(t)]
+    yield "made_in_float_turned", lambda: [t := n.turn(n.softmax(n.conv()), TURNED), n.conv(t, 4)]
+    yield "input_beside", lambda: [n.conv(), n.softmax("x")]
+    yield "input_turned", lambda: [n.conv(), n.turn("x", LAST)]
+    yield "input_turned_beside", lambda: [n.conv(), n.softmax(n.turn("x", LAST))]
+    yield "input_turned_back", lambda: [n.conv(n.turn("x", FIRST), 12), n.softmax("x")]
+    yield (
+        "read_in_float",
+        lambda: [
+            n.softmax(n.turn(c := n.conv(), LAST)),
+            n.softmax(n.turn(c, TURNED)),
+            n.op("Reshape", c, [1, 4, 192]),
+        ],
+    )
+    yield "output_beside", lambda: [c := n.conv(), n.conv(c), n.softmax(c)]
+    yield "output_turned", lambda: [c := n.op("Sigmoid", n.conv()), n.turn(c, LAST), n.conv(c)]
+    yield "output_turned_twice", lambda: [n.turn(c := n.conv(), LAST), n.turn(c, [3, 0, 1, 2])]
+    yield (
+        "turned_in_float",
+        lambda: [n.softmax(n.turn(n.softmax(n.turn(n.softmax(n.conv()), LAST)), FIRST))],
+    )
+    yield (
+        "turned_twice_in_float",
+        lambda: [n.softmax(n.turn(t := n.softmax(n.conv()), LAST)), n.softmax(n.turn(t, LAST))],
+    )
+    yield (
+        "reshaped_twice_in_float",
+        lambda: [
+            n.softmax(
+                n.op("Reshape", n.op("Reshape", n.softmax(n.conv()), [1, 4, 192]), [1, 1, 4, 192])
+            )
+        ],
+    )
+    yield (
+        "reshaped_turned_in_float",
+        lambda: [n.op("Reshape", n.turn(n.softmax(n.pooled()), FIRST), [1, 4])],
+    )
+    yield (
+        "split_in_float",
+        lambda: [n.conv((s := n.split(n.conv(), 1))[0], 2), n.softmax(s[1]), n.softmax(s[0])],
+    )
+
+    def one_channel():
+        return n.op("Conv", "x", n.weight(1, 4, 3, 3), n.weight(1), pads=[1] * 4)
+
+    yield "one_channel_reshaped", lambda: [n.op("Reshape", one_channel(), [1, 192])]
+    yield "one_channel_turned", lambda: [n.turn(one_channel(), TURNED)]
+    yield "one_channel_sliced", lambda: [n.slice(one_channel(), 2, 10, 2)]
+    yield "concat_output", lambda: [n.op("Concat", n.op("Sigmoid", n.conv()), "x", axis=1)]
+
+    def concat_beside():
+        t = n.op("Concat", n.op("Sigmoid", c := n.conv()), c, axis=1)
+        return [n.conv(t, 8), n.softmax(t), n.turn(t, LAST)]
+
+    yield "concat_beside", concat_beside
+
+    def heads():
+        images = [n.conv(n.conv()), n.conv(n.conv())]
+        rows = [n.op("Reshape", n.turn(image, LAST), [1, 192, 4]) for image in images]
+        joined = n.op("Concat", *rows, axis=1)
+        return [n.softmax(joined, 2)]
+
+    yield "heads_in_float", heads
+    yield (
+        "maximum",
+        lambda: [n.op("Max", n.op("Sigmoid", c := n.conv()), n.op("Tanh", c))],
+    )
+    yield (
+        "maximum_beside",
+        lambda: [m := n.op("Max", n.op("Sigmoid", c := n.conv()), n.op("Tanh", c)), n.conv(m)],
+    )
+
+
 def elementwise(n: Net):
     """Yield nets of operands that differ in rank, or are swapped."""
     yield "rank_2", lambda: [n.conv(n.op("Add", n.conv(), "rows"))]
@@ -362,6 +438,7 @@ FAMILIES = (
     turning,
     floating,
     reshaping,
+    leaving,
     elementwise,
     clipping,
     softmaxes,

@@ -16,6 +16,7 @@ from hbdebug.loading.writing import integer_content
 from hbdebug.lowering.graph import lower
 from hbdebug.lowering.layout import arrange
 from hbdebug.lowering.settled import settled, with_original_constants
+from hbdebug.lowering.writer import CHANNELS_LAST
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.npy import describe
@@ -200,10 +201,21 @@ def _run(
         specs[name] = TensorSpec(name=name, dtype=array.dtype.name, shape=array.shape)
 
     # An image input is int8 where the calibrated model takes floats.
-    fed = {spec.name: sample[spec.name].astype(spec.dtype) for spec in model.inputs}
+    fed = {spec.name: _fed(sample[spec.name], spec) for spec in model.inputs}
     for name, array in (*model.constants.items(), *fed.items()):
         keep(name, array)
     return specs, IntegerRunner(model).forward(fed, keep=keep)
+
+
+def _fed(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    """Return an input in the type and layout that the integer model takes."""
+    array = array.astype(spec.dtype)
+    # Open sizes are settled, so a size that differs is that of an image with channels last.
+    if array.ndim == 4 and any(
+        size not in {None, actual} for size, actual in zip(spec.shape, array.shape, strict=True)
+    ):
+        array = array.transpose(CHANNELS_LAST)
+    return array
 
 
 def _is_integer(spec: TensorSpec) -> bool:

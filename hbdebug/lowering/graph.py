@@ -26,7 +26,7 @@ from hbdebug.lowering.fusion import (
 )
 from hbdebug.lowering.image_nodes import ImageNodeLowering
 from hbdebug.lowering.nodes import BITS
-from hbdebug.lowering.placement import on_chip
+from hbdebug.lowering.placement import on_chip, outputs_in_float
 from hbdebug.lowering.steps import same_step
 from hbdebug.lowering.writer import CHANNELS_LAST, GraphWriter
 from hbdebug.model import Assignment, IntegerModel, Node, Point
@@ -146,7 +146,11 @@ def check_known(march: str) -> None:
         UnsupportedError: It does not know it.
     """
     if march not in MARCHES:
-        raise UnsupportedError(f"lowering to march {march} is not known")
+        raise UnsupportedError(
+            f"the integers of march {march} are not known",
+            hint=f"Those of {', '.join(sorted(MARCHES))} are. Models for J6 and S100 (nash) come "
+            "from another toolchain.",
+        )
 
 
 class StepLowering:
@@ -167,6 +171,7 @@ class StepLowering:
         nodes: Iterable[Node],
     ) -> None:
         assignment = on_chip(model, assignment, writer)
+        self._outputs_in_float = outputs_in_float(model, writer)
         self._model = model
         self._assignment = assignment
         self._out = writer
@@ -205,6 +210,8 @@ class StepLowering:
             out.tensors[point.output] = source
         else:
             out.tensors[point.output] = self._counted(point, params, source)
+            if point.name in self._outputs_in_float:
+                out.named_in_float(source.name, point.output)
 
     def _counted(self, point: Point, params: QuantParams, source: Tensor) -> Tensor:
         """Return what a point reads in the steps that it says."""
@@ -300,7 +307,7 @@ class _GraphLowering(StepLowering):
         for spec in model.outputs:
             held = out.in_float(spec.name)
             if held != spec.name:  # The output of a point that is not quantized.
-                out.stock(f"{spec.name}_Identity", "Identity", [held], [spec.name], {})
+                out.named_in_float(held, spec.name)
         return IntegerModel(
             path=model.path,
             sha256=model.sha256,

@@ -59,6 +59,7 @@ def arrange(
         A model that computes the same integers, with the converter's nodes.
     """
     graph = Rewriting(model, tensors)
+    _apply(graph, _named_by_maker)
     _apply(graph, _unread, _moved_in_integers)
     _name_by_neighbours(graph)
     for node in graph.each():
@@ -92,6 +93,18 @@ def _apply(graph: Rewriting, *rules: Callable[[Rewriting, Node], bool]) -> None:
         for rule in rules:
             for node in graph.each():
                 changed |= rule(graph, node)
+
+
+def _named_by_maker(graph: Rewriting, node: Node) -> bool:
+    """Let the node that makes a float give it the name of a graph output, without an Identity."""
+    if node.op_type != "Identity" or node.name != f"{node.outputs[0]}_Identity":
+        return False
+    maker = graph.maker(node.inputs[0])
+    if maker is None or node.inputs[0] in graph.outputs:
+        return False
+    graph.remove(node)
+    graph.rename_output(node.inputs[0], node.outputs[0])
+    return True
 
 
 def _unread(graph: Rewriting, node: Node) -> bool:
@@ -357,14 +370,20 @@ def _undone(first: Sequence[int], second: Sequence[int]) -> bool:
 
 def _without_pair(graph: Rewriting, node: Node) -> bool:
     """Take out two Transposes that cancel."""
-    if node.op_type != "Transpose" or node.outputs[0] in graph.outputs:
+    if node.op_type != "Transpose":
         return False
     first = _transpose(graph, node.inputs[0])
     if first is None or not _undone(_perm(first), _perm(node)):
         return False
-    graph.redirect(node.outputs[0], first.inputs[0])
+    (source,), (output,) = first.inputs, node.outputs
+    if output in graph.outputs and (source in graph.outputs or graph.maker(source) is None):
+        return False
     graph.remove(node)
-    graph.remove_unread(first)
+    if output in graph.outputs:
+        graph.rename_output(source, output)
+    else:
+        graph.redirect(output, source)
+    graph.remove_unread(graph.now(first))
     return True
 
 

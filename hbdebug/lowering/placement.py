@@ -38,12 +38,21 @@ def on_chip(model: QuantModel, assignment: Assignment, writer: GraphWriter) -> A
     return assignment.changed(left_out, bypassed=islands.around)
 
 
+def outputs_in_float(model: QuantModel, writer: GraphWriter) -> frozenset[str]:
+    """Return the points whose output is one of the graph's, and is not quantized as such.
+
+    A float node gives it as it is, even where integer nodes read it on the point's grid.
+    """
+    return writer.once(("on chip",), lambda: _Islands(model, writer)).outputs
+
+
 class _Islands:
     """The float nodes of a model as calibrated, and the points at them.
 
     Attributes:
         points: Points with float nodes on both sides.
         around: Float nodes that read around points behind float nodes, with the input's index.
+        outputs: Points behind float nodes that give graph outputs.
     """
 
     def __init__(self, model: QuantModel, writer: GraphWriter) -> None:
@@ -61,6 +70,8 @@ class _Islands:
         }
         points: set[str] = set()
         around: set[tuple[str, int]] = set()
+        ends = {spec.name for spec in model.outputs}
+        outputs: set[str] = set()
         for point in model.points:
             if point.output in model.static or not _is_float(
                 model.producer_of.get(point.input), floats
@@ -69,12 +80,15 @@ class _Islands:
             readers = model.consumers_of.get(point.output, ())
             behind = [(step, index) for step, index in readers if _is_float(step, floats)]
             rescales = point.params is not None and point.params.dequantize_scale is not None
+            if point.output in ends and not rescales:
+                outputs.add(point.name)
             if len(behind) < len(readers):
                 around.update((step.name, index) for step, index in behind)
             elif not rescales:
                 points.add(point.name)
         self.points = frozenset(points)
         self.around = frozenset(around)
+        self.outputs = frozenset(outputs)
 
 
 def _is_float(step: Step | None, floats: set[str]) -> bool:

@@ -131,6 +131,20 @@ class Rewriting:
         self.replace(node, stock(name, node.op_type, node.inputs, [output], node.attributes))
         self.redirect(old, output)
 
+    def now(self, node: Node) -> Node:
+        """Return a node as it is after what was done around it."""
+        return self._nodes[node.name]
+
+    def rename_output(self, tensor: str, name: str) -> None:
+        """Let the node that makes a tensor, and all that read it, call it by another name."""
+        maker = self.maker(tensor)
+        assert maker is not None
+        self.replace(maker, _making(maker, tensor, name))
+        self.redirect(tensor, name)
+        self.shapes[name] = self.shapes[tensor]
+        if tensor in self.integers:
+            self.integers.add(name)
+
     def insert_before(self, node: Node, new: Node) -> None:
         """Put a node directly in front of another."""
         self._insert(node, -1, new)
@@ -185,3 +199,13 @@ def _reading(node: Node, old: str, new: str) -> Node:
 
     body = tuple(replace(op, inputs=renamed(op.inputs)) for op in node.body)
     return replace(node, inputs=renamed(node.inputs), body=body)
+
+
+def _making(node: Node, old: str, new: str) -> Node:
+    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new if name == old else name for name in names)
+
+    body = tuple(
+        replace(op, inputs=renamed(op.inputs), outputs=renamed(op.outputs)) for op in node.body
+    )
+    return replace(node, outputs=renamed(node.outputs), body=body)

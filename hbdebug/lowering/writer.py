@@ -327,3 +327,8 @@ class GraphWriter:
             )
             self._in_float[tensor] = tensor
         return self._in_float[tensor]
+
+    def named_in_float(self, tensor: str, name: str) -> None:
+        """Give a float tensor the name of a graph output; write the Identity that it takes."""
+        self.stock(f"{name}_Identity", "Identity", [tensor], [name], {})
+        self._in_float[name] = name
