@@ -59,27 +59,24 @@ def arrange(
         A model that computes the same integers, with the converter's nodes.
     """
     graph = Rewriting(model, tensors)
-    _apply(graph, _named_by_maker)
-    _apply(graph, _unread, _moved_in_integers)
+    _apply(graph, _named_by_maker, _unread)
+    if march != BERNOULLI2:
+        _apply(graph, _moved_in_integers)
     _name_by_neighbours(graph)
     for node in graph.each():
         if _moves_images(graph, node):
             _surround(graph, node)
     if march == BERNOULLI2:
-        graph.floats = False
         _apply(graph, _without_pair, _without_twin)
         _apply(graph, _behind_dequantize, _in_front_of_quantize)
-        graph.floats = True
+        graph.floats_arranged = True
         _apply(graph, _without_pair, _without_twin)
-        _apply(graph, _merged, _without_twin)
-        _apply(graph, _as_reshape)
-        _apply(graph, _reshaped_once)
-        return graph.model()
-    graph.floats = False
-    _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
+    else:
+        _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
     _apply(graph, _merged, _without_twin)
-    _apply(graph, _softmax_as_it_comes)
-    _apply(graph, _reshaped_channels_last)
+    if march != BERNOULLI2:
+        _apply(graph, _softmax_as_it_comes)
+        _apply(graph, _reshaped_channels_last)
     _apply(graph, _as_reshape)
     _apply(graph, _reshaped_once)
     return graph.model()
@@ -250,7 +247,7 @@ def _perm(node: Node) -> list[int]:
 
 
 def _arranged(graph: Rewriting, tensor: str) -> bool:
-    return graph.floats or tensor in graph.integers
+    return graph.floats_arranged or tensor in graph.integers
 
 
 def _transpose(graph: Rewriting, tensor: str) -> Node | None:

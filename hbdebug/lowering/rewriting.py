@@ -53,6 +53,7 @@ class Rewriting:
         shapes: Shape of every tensor; whoever changes a tensor keeps it.
         integers: The tensors that are integers; likewise.
         sums: Those of them that are int32.
+        floats_arranged: Whether Transposes of floats are moved and merged like those of integers.
         outputs: Names of the graph outputs.
     """
 
@@ -67,6 +68,7 @@ class Rewriting:
         }
         self.integers = {name for name, spec in tensors.items() if spec.dtype in _INTEGERS}
         self.sums = {name for name, spec in tensors.items() if spec.dtype == "int32"}
+        self.floats_arranged = False
         self.outputs = frozenset(spec.name for spec in model.outputs)
         self._model = model
         self._nodes: dict[str, Node] = {}
