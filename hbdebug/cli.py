@@ -251,7 +251,9 @@ def repair(
 def quantize(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")],
-    march: Annotated[str, typer.Option(help="bayes (J5, Ultra) or bayes-e (X5).")] = "bayes-e",
+    march: Annotated[
+        str, typer.Option(help="bernoulli2 (X3), bayes (J5, Ultra) or bayes-e (X5).")
+    ] = "bayes-e",
     int16: Annotated[
         list[str] | None,
         typer.Option("--int16", metavar="NODE", help="Set this node to int16; repeatable."),

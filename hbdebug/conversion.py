@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hbdebug.errors import UnsupportedError, UsageError
+from hbdebug.errors import UsageError
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
 from hbdebug.loading.writing import integer_content
+from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.graph import lower
 from hbdebug.lowering.layout import arrange
 from hbdebug.lowering.settled import settled, with_original_constants
@@ -69,7 +70,7 @@ def quantize(
     Args:
         model: The calibrated model; it is not changed.
         output: File to write.
-        march: bayes or bayes-e.
+        march: bayes, bayes-e or bernoulli2.
         int16: Nodes to set to int16 first, by name, as the toolchain would.
         cpu: Nodes to move to the CPU first, by name, likewise.
         shapes: Shapes of graph inputs, by name; needed where the model leaves a size open.
@@ -80,7 +81,7 @@ def quantize(
     Raises:
         UsageError: A name, march or shape does not fit the model, or the model would be
             overwritten.
-        UnsupportedError: The integer form of a node is not known.
+        UnsupportedError: The integer form of a node, or the march, is not known.
         ModelError: The model is no calibrated one.
     """
     if not hasattr(model, "graph"):
@@ -108,7 +109,7 @@ def quantize(
         file=os.fspath(output),
         integers=len(arranged.nodes) - len(floats),
         floats=floats,
-        notes=_notes(arranged, settings, floats),
+        notes=_notes(arranged, settings, floats, march),
     )
 
 
@@ -233,6 +234,7 @@ def _notes(
     model: IntegerModel,
     settings: Mapping[str, Target],
     floats: Sequence[tuple[str, str]],
+    march: str,
 ) -> tuple[str, ...]:
     notes = []
     tables = sum(node.op_type == "HzLut2Layer" for node in model.nodes)
@@ -241,6 +243,12 @@ def _notes(
             f"{tables} int16 table{'' if tables == 1 else 's'} (HzLut2Layer): of 87 that were "
             "compared, 5 differ from the converter's by 1 for few inputs"
         )
+    if march == BERNOULLI2:
+        notes.extend(
+            f"{name} is in float; if it was set to run on the BPU, the converter has "
+            "HzQuantizedSoftmax there, which is not known here"
+            for name in _softmax_of_channels(model)
+        )
     on_cpu = {name for name, _ in floats}
     notes.extend(
         f"{name} is to be on the CPU, and is in integers all the same"
@@ -248,6 +256,23 @@ def _notes(
         if target == "cpu" and name not in on_cpu
     )
     return tuple(notes)
+
+
+def _softmax_of_channels(model: IntegerModel) -> tuple[str, ...]:
+    """Return the float nodes that the converter may have an operator of bernoulli2 for."""
+    made = {name: node for node in model.nodes for name in node.outputs}
+
+    def behind_integers(node: Node) -> bool:
+        maker = made.get(node.inputs[0])
+        while maker is not None and maker.op_type == "Transpose":
+            maker = made.get(maker.inputs[0])
+        return maker is not None and maker.op_type == "HzDequantize"
+
+    return tuple(
+        node.name
+        for node in model.nodes
+        if node.op_type == "Softmax" and node.attributes.get("axis") == 1 and behind_integers(node)
+    )
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

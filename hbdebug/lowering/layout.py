@@ -54,6 +54,8 @@ def arrange(
     Args:
         model: What `hbdebug.lowering.graph.lower` returned.
         tensors: Type and fixed shape of every tensor that its nodes give or read.
+        march: What it was lowered for. bernoulli2 has no integers with channels first, so that
+            floats are turned there where bayes and bayes-e turn integers.
 
     Returns:
         A model that computes the same integers, with the converter's nodes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,22 +15,40 @@ from hbdebug.lowering.layout import arrange
 from hbdebug.lowering.rewriting import Rewriting, stock
 from hbdebug.model import Assignment
 from hbdebug.samples import TensorSpec
-from tests.lowering.test_graph import BAYES, random_inputs
-from tests.lowering.vendor import File, classifier_models, layout_cases, layout_models, pair_models
+from tests.lowering.test_graph import PAIRS, random_inputs
+from tests.lowering.vendor import (
+    LAYOUT,
+    LAYOUT_BERNOULLI2,
+    File,
+    classifier_models,
+    layout_cases,
+    march_of,
+    pair_models,
+)
 
+NETS_OF_LAYOUT = {LAYOUT: "bayes-e", LAYOUT_BERNOULLI2: "bernoulli2"}
+
+# Model, before and after the quantizer, and march; some names are in two archives.
 SOURCES = {
-    "classifier": classifier_models,
-    **{name: lambda name=name: pair_models(name) for name in BAYES},
-    **{name: lambda name=name: layout_models(name) for name in layout_cases()},
+    "classifier": (classifier_models, "bayes-e"),
+    **{
+        f"{archive}/{name}": (partial(pair_models, name, archive), march_of(name))
+        for archive, name in PAIRS
+    },
+    **{
+        f"{archive}/{name}": (partial(pair_models, name, archive), march)
+        for archive, march in NETS_OF_LAYOUT.items()
+        for name in layout_cases(archive)
+    },
 }
 
 
-def lowered(proto, share, seed):
+def lowered(proto, share, seed, march="bayes-e"):
     """Return the integer model of a part of the points, and inputs for it."""
     model = hbdebug.load(proto)
     random = np.random.default_rng(seed)
     some = Assignment.of(point for point in model.points if random.random() < share)
-    plain = lower(model, some, shapes=File(proto).shapes)
+    plain = lower(model, some, shapes=File(proto).shapes, march=march)
     return plain, random_inputs(plain.inputs, random)
 
 
@@ -48,14 +68,15 @@ def specs_of(tensors):
 @pytest.mark.parametrize("share", [1, 0.7, 0.4])
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_output_changes(source, share):
-    proto, _ = SOURCES[source]()
+    models, march = SOURCES[source]
+    proto, _ = models()
     try:
-        plain, inputs = lowered(proto, share, seed=3)
+        plain, inputs = lowered(proto, share, seed=3, march=march)
     except UnsupportedError:
         pytest.skip("an assignment that cannot be lowered")
     expected, tensors = traced(plain, inputs)
 
-    arranged = arrange(plain, specs_of(tensors))
+    arranged = arrange(plain, specs_of(tensors), march=march)
 
     found, made = traced(arranged, inputs)
     assert found.keys() == expected.keys()

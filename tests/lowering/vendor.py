@@ -59,22 +59,18 @@ def pair(name):
     return tuple(File(model) for model in pair_models(name))
 
 
-@cache
-def _layout():
-    content = lzma.decompress((FIXTURES / "golden_layout.tar.xz").read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
+LAYOUT = "golden_layout.tar.xz"
+LAYOUT_BERNOULLI2 = "golden_layout_bernoulli2.tar.xz"
 
 
-def layout_cases():
+def layout_cases(archive=LAYOUT):
     """Return what each net that is about layout is set to: name -> cpu and int16 nodes."""
-    return json.loads(_layout()["cases.json"])
+    return json.loads(_models(archive)["cases.json"])
 
 
-def layout_models(name):
+def layout_models(name, archive=LAYOUT):
     """Return a net that is about layout, before and after the quantizer."""
-    files = (_layout()[f"{name}.{stage}.onnx"] for stage in ("calibrated", "quantized"))
-    return tuple(onnx.load_from_string(content) for content in files)
+    return pair_models(name, archive)
 
 
 def classifier_models():
