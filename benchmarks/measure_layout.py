@@ -350,6 +350,17 @@ def leaving(n: Net):
         return [n.softmax(joined, 2)]
 
     yield "heads_in_float", heads
+
+    def classes():
+        flat = n.op("Reshape", n.pooled(), [1, 4])
+        return [n.softmax(n.op("Add", n.op("MatMul", flat, n.weight(4, 2)), n.weight(2)), 1)]
+
+    yield "classes", classes
+    yield "difference", lambda: [n.softmax(n.op("Sub", n.conv(), n.weight(1, 4, 1, 1)))]
+    rows = lambda: n.op("Reshape", n.softmax(n.conv()), [1, 4, 192])  # noqa: E731
+    yield "sum_of_rows", lambda: [n.op("Add", rows(), n.weight(1, 4, 192))]
+    yield "product_of_rows", lambda: [n.softmax(n.op("Mul", rows(), n.weight(1, 4, 1)), 2)]
+    yield "matrix_product", lambda: [n.op("MatMul", rows(), n.weight(192, 8))]
     yield (
         "maximum",
         lambda: [n.op("Max", n.op("Sigmoid", c := n.conv()), n.op("Tanh", c))],

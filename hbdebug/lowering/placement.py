@@ -73,12 +73,14 @@ class _Islands:
         ends = {spec.name for spec in model.outputs}
         outputs: set[str] = set()
         for point in model.points:
-            if point.output in model.static or not _is_float(
-                model.producer_of.get(point.input), floats
-            ):
-                continue
             readers = model.consumers_of.get(point.output, ())
             behind = [(step, index) for step, index in readers if _is_float(step, floats)]
+            if point.output in model.static:
+                if behind and len(behind) == len(readers):
+                    points.add(point.name)
+                continue
+            if not _is_float(model.producer_of.get(point.input), floats):
+                continue
             rescales = point.params is not None and point.params.dequantize_scale is not None
             if point.output in ends and not rescales:
                 outputs.add(point.name)
