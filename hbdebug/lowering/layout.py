@@ -293,27 +293,28 @@ def _in_front_of_dequantize(graph: Rewriting, node: Node) -> bool:
 
 
 def _behind_quantize(graph: Rewriting, node: Node) -> bool:
-    """Transpose the integers that are made of floats instead of the floats."""
+    """Move the integers that are made of floats instead of the floats."""
     if node.op_type != "HzQuantize":
         return False
-    transpose = graph.maker(node.inputs[0])
+    mover = graph.maker(node.inputs[0])
     if (
-        transpose is None
-        or transpose.op_type != "Transpose"
+        mover is None
+        or mover.op_type not in {"Reshape", "Transpose"}
         or _only_reader(graph, node.inputs[0], "HzQuantize") is None
     ):
         return False
-    (source,), (quantized,), (turned,) = transpose.inputs, node.outputs, transpose.outputs
-    graph.remove(transpose)
-    graph.redirect(quantized, turned)
-    # The axis says nothing, because there is one step; the converter writes 0.
-    attributes = {**node.attributes, "axis": 0}
+    source, (quantized,), (moved,) = mover.inputs[0], node.outputs, mover.outputs
+    graph.remove(mover)
+    graph.redirect(quantized, moved)
+    attributes = dict(node.attributes)
+    if mover.op_type == "Transpose":
+        # The axis says nothing, because there is one step; the converter writes 0.
+        attributes["axis"] = 0
     new = replace(node, inputs=(source, *node.inputs[1:]), attributes=attributes)
     graph.replace(node, new)
     graph.shapes[quantized] = graph.shapes[source]
-    graph.insert_after(
-        new, stock(transpose.name, "Transpose", [quantized], [turned], transpose.attributes)
-    )
+    inputs = [quantized, *mover.inputs[1:]]
+    graph.insert_after(new, stock(mover.name, mover.op_type, inputs, [moved], mover.attributes))
     return True
 
 
