@@ -360,6 +360,10 @@ def leaving(n: Net):
     rows = lambda: n.op("Reshape", n.softmax(n.conv()), [1, 4, 192])  # noqa: E731
     yield "sum_of_rows", lambda: [n.op("Add", rows(), n.weight(1, 4, 192))]
     yield "product_of_rows", lambda: [n.softmax(n.op("Mul", rows(), n.weight(1, 4, 1)), 2)]
+    image = lambda: n.op("Reshape", n.softmax(n.conv()), [1, 4, 8, 24])  # noqa: E731
+    yield "float_reshaped", lambda: [n.conv(image())]
+    yield "float_reshaped_turned", lambda: [n.conv(n.turn(image(), TURNED))]
+    yield "float_reshaped_table", lambda: [n.op("Sigmoid", rows())]
     yield "matrix_product", lambda: [n.op("MatMul", rows(), n.weight(192, 8))]
     yield (
         "maximum",

@@ -306,10 +306,8 @@ def _behind_quantize(graph: Rewriting, node: Node) -> bool:
     source, (quantized,), (moved,) = mover.inputs[0], node.outputs, mover.outputs
     graph.remove(mover)
     graph.redirect(quantized, moved)
-    attributes = dict(node.attributes)
-    if mover.op_type == "Transpose":
-        # The axis says nothing, because there is one step; the converter writes 0.
-        attributes["axis"] = 0
+    # The axis says nothing, because there is one step; the converter writes 0.
+    attributes = {**node.attributes, "axis": 0}
     new = replace(node, inputs=(source, *node.inputs[1:]), attributes=attributes)
     graph.replace(node, new)
     graph.shapes[quantized] = graph.shapes[source]
