@@ -1,11 +1,12 @@
 """Where the converter puts Transposes and Clips: convert small nets with it, keep both stages.
 
     python benchmarks/measure_layout.py fixtures/golden_layout.tar.xz
+    python benchmarks/measure_layout.py fixtures/golden_layout_bernoulli2.tar.xz --march bernoulli2
 
 Needs HMCT's Python package (``horizon_nn``) and its ``bin`` directory on PATH. Each net is made
 for one question, such as a Slice in front of a convolution, or two Transposes behind one. The
 archive holds ``NAME.calibrated.onnx`` and ``NAME.quantized.onnx`` as the converter wrote them
-for bayes-e; for a net with settings (a node on the CPU, or set to int16), the calibrated stage
+for a march; for a net with settings (a node on the CPU, or set to int16), the calibrated stage
 is that without them. ``cases.json`` in it says which settings: NAME -> {"cpu": [...], "int16":
 [...]}. Thresholds come from noise.
 """
