@@ -52,6 +52,11 @@ BERNOULLI2_STEP_KEEPERS = STEP_KEEPERS | {"LeakyRelu"}
 """Those of bernoulli2, where a LeakyRelu is no table."""
 
 
+# A constant that these read without a point, as on the CPU, is float and so are they.
+_OPERATORS = frozenset({"Add", "Concat", "Div", "MatMul", "Max", "Min", "Mul", "Sub"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose"})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Fusion:
     """A convolution and what runs in it.
@@ -131,8 +136,13 @@ def reads_integers(
     return all(
         quantizing_point(model, assignment, node, index, writer) is not None
         for index, name in enumerate(node.inputs)
-        if name and (name not in model.constants or node.op_type in {"Max", "Min"})
+        if name and (name not in model.constants or _is_operand(node, index))
     )
+
+
+def _is_operand(node: Node, index: int) -> bool:
+    """Whether an input holds values like those of the output, not a parameter of the operator."""
+    return node.op_type in _OPERATORS or (node.op_type in _WEIGHTED and index < 2)
 
 
 def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point | None:

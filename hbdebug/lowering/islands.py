@@ -99,7 +99,7 @@ def _float_pad(model: QuantModel, node: Node, march: str) -> bool:
 
 
 def _shape(model: QuantModel, tensor: str, writer: GraphWriter) -> Shape:
-    if tensor in model.static:
+    if tensor in model.static | model.constants.keys():
         while tensor not in model.constants:
             tensor = model.producer_of[tensor].input  # type: ignore[union-attr]
         return model.constants[tensor].shape

@@ -270,8 +270,17 @@ class NodeLowering:
         return quantizing_point(self._model, self._assignment, node, index, self._out)
 
     def bits_and_step(self, point: Point) -> tuple[int, NDArray[np.float32]]:
-        """Return how wide the integers of a point are, and their step, ``(1,)``."""
+        """Return how wide the integers of a point are, and their step, ``(1,)``.
+
+        Raises:
+            UnsupportedError: No integer model has a point like this.
+        """
         params = self._assignment[point.name]
+        if params.dtype not in BITS or params.per_channel or params.zero_point.any():
+            raise UnsupportedError(
+                "only int8 and int16 activations with one scale and no zero point can be lowered",
+                where=point.name,
+            )
         return BITS[params.dtype], params.scale.reshape(1)
 
     def step_in(self, point: Point, bits: int) -> NDArray[np.float32]:
