@@ -12,6 +12,7 @@ import pytest
 import hbdebug
 from hbdebug.analysis.alone import KernelPoints
 from hbdebug.analysis.ceilings import _integer_inputs
+from hbdebug.analysis.sensitivity import cut_off
 from hbdebug.engine import Engine
 from hbdebug.errors import GateMissed, UnsupportedError
 from hbdebug.integer_run import run
@@ -342,6 +343,22 @@ def test_the_gate_is_at_the_fidelity_of_the_run(tmp_path):
     check_gate(sensitivity(proto, folder, suggest=False), between)
     with pytest.raises(GateMissed):
         check_gate(integer, between)
+
+
+def test_an_inner_node_counts_its_output_as_in_the_whole_model():
+    proto = two_convolutions_and_an_add()
+    model = hbdebug.load(proto)
+    inputs = random_inputs(model)
+    whole, tensors = integer_engine(model, inputs), {}
+    lowered = lower(model, Assignment.as_calibrated(model), shapes=whole.shapes)
+    run(lowered, inputs, keep=tensors.__setitem__)
+    cut = cut_off(model, "first", counted=True)
+
+    (found,) = integer_engine(cut, inputs).forward(inputs, Assignment.as_calibrated(cut)).values()
+
+    scale = model.point_by_name["first_out_HzCalibration"].params.scale
+    steps = tensors["first_out_quantized"].transpose(0, 3, 1, 2)
+    assert np.array_equal(found, steps * scale)
 
 
 # Models whose integer form computes something else than a few steps more or less.
