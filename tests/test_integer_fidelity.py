@@ -144,6 +144,15 @@ def test_walk_and_jump_give_what_walking_the_whole_model_gives(build, memory):
             assert np.allclose(outputs[name], expected, rtol=1e-6, atol=1e-6), name
 
 
+def hard_sigmoid_gate():
+    """The chip's table has alpha 1/6, whatever the node says."""
+    b = models.CalibratedModel()
+    x = b.point(b.conv(b.input("x", (1, 3, 8, 8)), (3, 4), "first"), threshold=4.0)
+    y = b.point(b.node("HardSigmoid", [x], "gate", alpha=0.2, beta=0.5), threshold=1.0)
+    b.output(b.conv(y, (4, 2), "head"))
+    return b.proto()
+
+
 def two_convolutions_and_an_add(threshold=2.0):
     """A residual block: the second Conv takes the Add and its Relu in."""
     b = models.CalibratedModel()
@@ -193,12 +202,7 @@ def test_weights_and_activations_apart_have_no_integer_form(tmp_path):
 
 
 def test_the_ranking_sees_what_the_calibrated_model_does_not(tmp_path):
-    b = models.CalibratedModel()
-    x = b.point(b.conv(b.input("x", (1, 3, 8, 8)), (3, 4), "first"), threshold=4.0)
-    # The chip's table has alpha 1/6, whatever stands here.
-    y = b.point(b.node("HardSigmoid", [x], "gate", alpha=0.2, beta=0.5), threshold=1.0)
-    b.output(b.conv(y, (4, 2), "head"))
-    proto = b.proto()
+    proto = hard_sigmoid_gate()
     folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=3))
 
     integer = sensitivity(proto, folder, fidelity="integer", suggest=False)
@@ -238,13 +242,7 @@ def test_both_fidelities_stand_side_by_side(tmp_path):
 
 
 def test_the_suggestion_is_searched_in_integers(tmp_path):
-    b = models.CalibratedModel()
-    x = b.input("x", (1, 3, 10, 10))
-    for name in ("a", "b", "c"):
-        limit = 60.0 if name == "b" else 3.0
-        x = b.node("Relu", [b.conv(x, (3, 3), name, threshold=limit)], f"{name}_relu")
-    b.output(b.conv(x, (3, 4), "head"))
-    proto = b.proto()
+    proto = models.one_coarse_node()
     samples = models.inputs_for(proto, count=8)
     folder = models.save_samples(tmp_path / "calib", samples)
 
@@ -329,11 +327,7 @@ def test_a_march_without_integers_here_is_an_error(tmp_path):
 
 
 def test_the_gate_is_at_the_fidelity_of_the_run(tmp_path):
-    b = models.CalibratedModel()
-    x = b.point(b.conv(b.input("x", (1, 3, 8, 8)), (3, 4), "first"), threshold=4.0)
-    y = b.point(b.node("HardSigmoid", [x], "gate", alpha=0.2, beta=0.5), threshold=1.0)
-    b.output(b.conv(y, (4, 2), "head"))
-    proto = b.proto()
+    proto = hard_sigmoid_gate()
     folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=2))
     integer = sensitivity(proto, folder, fidelity="integer", suggest=False)
     cosine = {item.fidelity: item for item in integer.ceilings if item.name == "as_calibrated"}
