@@ -6,14 +6,12 @@ counts as a Relu, whatever its upper bound: the integers of its output end there
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.islands import stays_float
+from hbdebug.lowering.parameters import clip_bounds
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
@@ -179,16 +177,6 @@ def fusions(
             fusion = _fusion(model, assignment, node, writer)
             found[fusion.nodes[-1].name] = fusion
     return found
-
-
-def clip_bounds(model: QuantModel, node: Node) -> tuple[float, float]:
-    """Return the bounds of a Clip; an infinite one where it has none, or none that is constant."""
-    found = []
-    for index, (name, missing) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
-        constant = node.inputs[index] if len(node.inputs) > index else ""
-        value = model.constants.get(constant, node.attributes.get(name, missing))
-        found.append(float(np.reshape(np.asarray(value, np.float64), -1)[0]))
-    return found[0], found[1]
 
 
 def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter) -> Fusion:
