@@ -34,6 +34,7 @@ from hbdebug.errors import HbdebugError
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading.integer import load_integer
 from hbdebug.samples import open_samples
+from hbdebug.threads import one_blas_thread
 
 if TYPE_CHECKING:
     import argparse
@@ -124,7 +125,8 @@ def compare(vendor: Vendor, options: argparse.Namespace) -> dict[str, Any]:
             runner.forward(sample, keep=kept.__setitem__)
             for name, found in compare_tensors(model, kept, theirs.sample(index)).items():
                 totals[name] = added(totals[name], found) if name in totals else found
-    times = timed(runner.forward, samples, options.rounds)
+    with one_blas_thread():
+        times = timed(runner.forward, samples, options.rounds)
     whole = [item for item in totals.values() if not item["dtype"].startswith("float")]
     return {
         "model": options.model.name,

@@ -143,7 +143,12 @@ def sensitivity(
         if isinstance(data, Samples)
         else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
     )
-    measured, notes = (cut_off(whole, output_node), ()) if output_node else measurable(whole)
+    in_integers = integers or _checked(fidelity) == "integer"
+    if output_node:
+        measured = cut_off(whole, output_node, counted=in_integers and kind == "node")
+        notes: tuple[str, ...] = ()
+    else:
+        measured, notes = measurable(whole)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
     engine = Engine(
@@ -152,7 +157,7 @@ def sensitivity(
         exact=exact,
         provider=provider,
         memory=memory,
-        fidelity=_checked(fidelity),
+        fidelity=fidelity,
         march=request.march,
     )
     seconds.lap("load")
@@ -167,7 +172,7 @@ def sensitivity(
         limits, notes = limits + found, notes + said
     seconds.lap("whole model")
     forms = None
-    if integers or fidelity == "integer":
+    if in_integers:
         forms, notes = _compared_forms(engine, stream, request, watch, notes)
         seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)

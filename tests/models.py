@@ -132,6 +132,17 @@ def _bias(builder: CalibratedModel, count: int) -> np.ndarray:
     return builder.random.normal(0, 0.1, count).astype(np.float32)
 
 
+def one_coarse_node() -> onnx.ModelProto:
+    """Four convolutions; what ``b`` reads has a threshold far beyond its values."""
+    b = CalibratedModel()
+    x = b.input("x", (1, 3, 10, 10))
+    for name in ("a", "b", "c"):
+        limit = 60.0 if name == "b" else 3.0
+        x = b.node("Relu", [b.conv(x, (3, 3), name, threshold=limit)], f"{name}_relu")
+    b.output(b.conv(x, (3, 4), "head"))
+    return b.proto()
+
+
 def residual(seed: int = 0) -> onnx.ModelProto:
     """A residual network: two blocks with a shared point each, and class scores at the end."""
     b = CalibratedModel(seed)

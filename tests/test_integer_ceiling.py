@@ -126,13 +126,7 @@ def test_integers_derived_here_give_what_the_vendors_quantized_model_gives(tmp_p
 
 
 def test_the_suggestion_is_measured_in_integers_too(tmp_path):
-    b = models.CalibratedModel()
-    x = b.input("x", (1, 3, 10, 10))
-    for name in ("a", "b", "c"):
-        limit = 60.0 if name == "b" else 3.0
-        x = b.node("Relu", [b.conv(x, (3, 3), name, threshold=limit)], f"{name}_relu")
-    b.output(b.conv(x, (3, 4), "head"))
-    proto = b.proto()
+    proto = models.one_coarse_node()
     folder = models.save_samples(tmp_path / "calib", models.inputs_for(proto, count=8))
 
     result = sensitivity(proto, folder, integers=True, target=0.999)

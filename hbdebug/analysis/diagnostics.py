@@ -6,6 +6,7 @@ says which. What is found here needs no run: it stands in the model's operators 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,6 +102,35 @@ def _average_pool(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
     )
 
 
+def _clip(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
+    """A Clip with bounds of one size is left out: its input's integers count as its output's."""
+    # Half of the package is for integers; what has no Clip does not load it.
+    from hbdebug.lowering.parameters import clip_bounds  # noqa: PLC0415
+
+    low, high = clip_bounds(model, node)
+    taken, given = _points_in_front(model, node), _points_behind(model, node)
+    if low != -high or not math.isfinite(high) or not taken or not given:
+        return
+    before, after = (points[0].params for points in (taken, given))
+    if before is None or after is None or before.dtype != after.dtype:
+        return
+    factor = float(after.scale.max()) / float(before.scale.max())
+    limit = float(before.threshold.max())
+    # A step of int8 is what rounding hides.
+    if abs(factor - 1) * 127 < 1 and limit <= high * (1 + 1 / 127):
+        return
+    yield Diagnostic(
+        name="clip_left_out",
+        node=node.name,
+        op_type=node.op_type,
+        evidence=(
+            f"bounds {low:g} and {high:g}; the converter leaves the Clip out, so that the chip "
+            f"multiplies by {factor:.4g} and limits at {limit:.4g} in front of it"
+        ),
+        remedy="bounds that differ in size, such as -1 and 0.999, or put the node on the CPU",
+    )
+
+
 def _int16_pad(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
     """A Pad of int16 values is not what the quantized ONNX computes (simulator)."""
     if _int16_in_front(model, node):
@@ -128,6 +158,7 @@ def _int16_max_pool(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
 
 _CHECKS: Mapping[str, Callable[[QuantModel, Node], Iterator[Diagnostic]]] = {
     "AveragePool": _average_pool,
+    "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "HzPad": _int16_pad,
     "MaxPool": _int16_max_pool,
@@ -145,6 +176,12 @@ def _points_in_front(model: QuantModel, node: Node) -> list[Point]:
             found.append(maker)
         maker = model.producer_of.get(maker.input)
     return found
+
+
+def _points_behind(model: QuantModel, node: Node) -> list[Point]:
+    """Return the enabled points that read a node's output."""
+    readers = model.consumers_of.get(node.outputs[0], ())
+    return [step for step, _ in readers if isinstance(step, Point) and step.enabled]
 
 
 def _int16_in_front(model: QuantModel, node: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -153,8 +153,14 @@ class _Line:
     interval: tuple[float, float] | None
 
 
-def cut_off(model: QuantModel, node_name: str) -> QuantModel:
+def cut_off(model: QuantModel, node_name: str, *, counted: bool = False) -> QuantModel:
     """Return the part of a model that an inner node's outputs depend on, with them as outputs.
+
+    Args:
+        model: The model.
+        node_name: The inner node.
+        counted: Whether the points behind it stay, though nothing reads them: they say in which
+            steps a node in integers counts its output.
 
     Raises:
         UsageError: There is no such node.
@@ -169,7 +175,11 @@ def cut_off(model: QuantModel, node_name: str) -> QuantModel:
     outputs = tuple(
         TensorSpec(name=name, dtype="float32", shape=()) for name in node.outputs if name
     )
-    return model.upto(outputs)
+    part = model.upto(outputs)
+    if not counted:
+        return part
+    behind = (point for point in model.points if point.input in node.outputs)
+    return replace(part, steps=(*part.steps, *behind))
 
 
 def measure_ceilings(

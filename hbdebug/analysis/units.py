@@ -121,10 +121,11 @@ def _unit(
     inputs = {name: lowered.tensors[name] for name in read}
     if not all(held.bits for held in inputs.values()):
         return None
+    outputs = {spec.name for spec in model.outputs}
     targets = tuple(
         target
         for name in last.outputs
-        if name
+        if name in model.consumers_of or name in outputs  # Others are not there in the walk.
         for target in _targets(model, assignment, lowered, name)
     )
     fed = {held.name for held in inputs.values()}

@@ -10,8 +10,8 @@ import numpy as np
 from hbdebug.errors import UnsupportedError
 from hbdebug.lowering.curves import curve
 from hbdebug.lowering.elementwise import addition, multiplication, subtraction
-from hbdebug.lowering.fusion import clip_bounds
 from hbdebug.lowering.nodes import NodeLowering, rescale_attributes
+from hbdebug.lowering.parameters import clip_bounds
 from hbdebug.lowering.table8 import table8
 from hbdebug.lowering.table16 import piecewise_table
 
@@ -38,6 +38,8 @@ class ElementwiseLowering(NodeLowering):
             for name in node.inputs[1:]
             if name in self._model.constants
         ]
+        if node.op_type == "Clip":
+            constants = list(clip_bounds(self._model, node))
         steps = (float(x.step[0]), float(step[0]))
         inputs = [x.name]
         attributes: Attributes = {"lut_type": node.op_type.lower().removeprefix("hz")}

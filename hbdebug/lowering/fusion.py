@@ -6,14 +6,12 @@ counts as a Relu, whatever its upper bound: the integers of its output end there
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.islands import stays_float
+from hbdebug.lowering.parameters import clip_bounds
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
@@ -50,6 +48,11 @@ STEP_KEEPERS = frozenset(
 
 BERNOULLI2_STEP_KEEPERS = STEP_KEEPERS | {"LeakyRelu"}
 """Those of bernoulli2, where a LeakyRelu is no table."""
+
+
+# A constant that these read without a point, as on the CPU, is float and so are they.
+_OPERATORS = frozenset({"Add", "Concat", "Div", "MatMul", "Max", "Min", "Mul", "Sub"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -131,8 +134,13 @@ def reads_integers(
     return all(
         quantizing_point(model, assignment, node, index, writer) is not None
         for index, name in enumerate(node.inputs)
-        if name and (name not in model.constants or node.op_type in {"Max", "Min"})
+        if name and (name not in model.constants or _is_operand(node, index))
     )
+
+
+def _is_operand(node: Node, index: int) -> bool:
+    """Whether an input holds values like those of the output, not a parameter of the operator."""
+    return node.op_type in _OPERATORS or (node.op_type in _WEIGHTED and index < 2)
 
 
 def grid_point(model: QuantModel, assignment: Assignment, tensor: str) -> Point | None:
@@ -169,16 +177,6 @@ def fusions(
             fusion = _fusion(model, assignment, node, writer)
             found[fusion.nodes[-1].name] = fusion
     return found
-
-
-def clip_bounds(model: QuantModel, node: Node) -> tuple[float, float]:
-    """Return the bounds of a Clip; an infinite one where it has none, or none that is constant."""
-    found = []
-    for index, (name, missing) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
-        constant = node.inputs[index] if len(node.inputs) > index else ""
-        value = model.constants.get(constant, node.attributes.get(name, missing))
-        found.append(float(np.reshape(np.asarray(value, np.float64), -1)[0]))
-    return found[0], found[1]
 
 
 def _fusion(model: QuantModel, assignment: Assignment, node: Node, writer: GraphWriter) -> Fusion:

@@ -276,8 +276,13 @@ class StepLowering:
         inputs = [source.name, *node.inputs[1:]]
         self._out.stock(node.name, node.op_type, inputs, names, node.attributes)
         for output, name in zip(node.outputs, names, strict=True):
-            shape = self._out.shape(output)
+            read = output in self._model.consumers_of or self._is_output(output)
+            # Of an output that nobody reads, the walk does not know the shape.
+            shape = self._out.shape(output) if read else ()
             self._out.tensors[output] = replace(source, name=name, shape=shape)
+
+    def _is_output(self, tensor: str) -> bool:
+        return any(spec.name == tensor for spec in self._model.outputs)
 
     def float_source(self, node: Node, index: int) -> str:
         """Return the tensor that a float node reads as an input.

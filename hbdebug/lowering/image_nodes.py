@@ -14,6 +14,7 @@ from hbdebug.lowering.elementwise_nodes import ElementwiseLowering
 from hbdebug.lowering.islands import resizing_of
 from hbdebug.lowering.mantissa import LARGEST
 from hbdebug.lowering.nodes import TYPES, convolution_attributes
+from hbdebug.lowering.parameters import padding
 from hbdebug.lowering.prelu import prelu, shift_slopes
 from hbdebug.lowering.steps import constant_steps
 from hbdebug.lowering.writer import CHANNELS_LAST
@@ -74,9 +75,7 @@ class ImageNodeLowering(ElementwiseLowering):
             raise UnsupportedError(
                 "only images are padded in integers, with a constant", where=node.name
             )
-        pads = np.asarray(self._model.constants[node.inputs[1]]).reshape(2, 4)
-        has_value = len(node.inputs) > 2 and node.inputs[2]
-        value = self._model.constants[node.inputs[2]] if has_value else 0.0
+        pads, value = padding(self._model, node)
         steps = constant_steps(np.reshape(value, 1), float(x.step[0]), x.bits).astype(TYPES[x.bits])
         attributes: Attributes = {
             "pads": pads[:, CHANNELS_LAST].reshape(-1).tolist(),
@@ -88,7 +87,7 @@ class ImageNodeLowering(ElementwiseLowering):
 
     def resize(self, node: Node, _grid: Point | None) -> None:
         """Derive a Resize, which is int8."""
-        found = resizing_of(node, self._out)
+        found = resizing_of(self._model, node, self._out)
         assert found is not None  # Else it stays float.
         attributes = {**found.attributes, "data_format": "NHWC"}
         self._write_same_steps(node, found.op_type, self.int8_operand(node, 0), attributes)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hbdebug.lowering.elementwise import BERNOULLI2
+from hbdebug.lowering.parameters import padding, reduced_axes, resize_attributes
 from hbdebug.lowering.resize import Resizing, resizing
 
 if TYPE_CHECKING:
@@ -60,12 +59,12 @@ def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
         return True
     match node.op_type:
         case "ReduceMax" | "ReduceMean" | "ReduceSum":
-            found = len(node.attributes.get("axes", ())) != 1
+            found = len(reduced_axes(model, node, rank=1)) != 1
         case "ArgMax":
             axis, keepdims = node.attributes.get("axis", 0), node.attributes.get("keepdims", 1)
             found = axis != 1 or not keepdims or len(writer.shape(node.inputs[0])) != _IMAGE_RANK
         case "Resize":
-            found = resizing_of(node, writer) is None
+            found = resizing_of(model, node, writer) is None
         case "Pad":
             found = _float_pad(model, node, writer.march)
         case "Add" if bernoulli2:
@@ -75,13 +74,13 @@ def stays_float(model: QuantModel, node: Node, writer: GraphWriter) -> bool:
     return found
 
 
-def resizing_of(node: Node, writer: GraphWriter) -> Resizing | None:
+def resizing_of(model: QuantModel, node: Node, writer: GraphWriter) -> Resizing | None:
     """Return the integer form of a Resize; None if it has none."""
     source, target = writer.shape(node.inputs[0]), writer.shape(node.outputs[0])
     if len(source) != _IMAGE_RANK or source[:2] != target[:2]:
         return None
     return resizing(
-        node.attributes,
+        resize_attributes(model, node),
         (source[2], source[3]),
         (target[2], target[3]),
         march=writer.march,
@@ -94,12 +93,12 @@ def _float_pad(model: QuantModel, node: Node, march: str) -> bool:
         return True
     if march != BERNOULLI2:
         return False
-    pads = np.asarray(model.constants[node.inputs[1]]).reshape(2, -1)
+    pads, _ = padding(model, node)
     return bool(pads[:, :2].any())
 
 
 def _shape(model: QuantModel, tensor: str, writer: GraphWriter) -> Shape:
-    if tensor in model.static:
+    if tensor in model.static | model.constants.keys():
         while tensor not in model.constants:
             tensor = model.producer_of[tensor].input  # type: ignore[union-attr]
         return model.constants[tensor].shape

@@ -14,6 +14,7 @@ from hbdebug.lowering.elementwise import (
     product_step,
 )
 from hbdebug.lowering.fusion import grid_point, quantizing_point
+from hbdebug.lowering.parameters import reduced_axes
 from hbdebug.lowering.reduction import reduction, sum_step
 from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
 from hbdebug.lowering.writer import CHANNELS_LAST, Tensor
@@ -206,7 +207,7 @@ class NodeLowering:
     def reduction(self, node: Node, grid: Point) -> None:
         """Derive a ReduceMean or ReduceSum."""
         source = self._out.tensors[node.inputs[0]]
-        axes = [axis % len(source.shape) for axis in node.attributes.get("axes", ())]
+        axes = reduced_axes(self._model, node, len(source.shape))
         bits, step = self.bits_and_step(grid)
         if len(axes) != 1 or not node.attributes.get("keepdims", 1) or source.bits > bits:
             raise UnsupportedError(
@@ -253,7 +254,7 @@ class NodeLowering:
     def maximum(self, node: Node, _grid: Point | None) -> None:
         """Derive a ReduceMax, which keeps the steps of its input."""
         x = self.operand(node, 0)
-        axes = [axis % len(x.shape) for axis in node.attributes.get("axes", ())]
+        axes = reduced_axes(self._model, node, len(x.shape))
         if len(axes) != 1 or not node.attributes.get("keepdims", 1):
             raise UnsupportedError(
                 "only a ReduceMax over one axis that it keeps runs in integers", where=node.name
@@ -270,8 +271,17 @@ class NodeLowering:
         return quantizing_point(self._model, self._assignment, node, index, self._out)
 
     def bits_and_step(self, point: Point) -> tuple[int, NDArray[np.float32]]:
-        """Return how wide the integers of a point are, and their step, ``(1,)``."""
+        """Return how wide the integers of a point are, and their step, ``(1,)``.
+
+        Raises:
+            UnsupportedError: No integer model has a point like this.
+        """
         params = self._assignment[point.name]
+        if params.dtype not in BITS or params.per_channel or params.zero_point.any():
+            raise UnsupportedError(
+                "only int8 and int16 activations with one scale and no zero point can be lowered",
+                where=point.name,
+            )
         return BITS[params.dtype], params.scale.reshape(1)
 
     def step_in(self, point: Point, bits: int) -> NDArray[np.float32]:

@@ -9,7 +9,9 @@ import onnxruntime
 import pytest
 
 from hbdebug.analysis.diagnostics import diagnose
+from hbdebug.engine import Engine
 from hbdebug.loading import load
+from hbdebug.model import Assignment
 from tests import models
 from tests.test_engine import float_twin
 
@@ -92,6 +94,37 @@ def test_an_average_pool_that_leaves_padding_out_is_named(pads, counted, found):
     model = one_node("AveragePool", kernel_shape=[3, 3], pads=pads, count_include_pad=counted)
 
     assert names(model) == (["averagepool_padding_divisor"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "thresholds", "found"),
+    [
+        ((-1, 1), (1.0, 1.0), []),
+        ((-1, 1), (4.0, 4.0), ["clip_left_out"]),
+        ((-1, 1), (4.0, 1.0), ["clip_left_out"]),
+        ((-1, 0.999), (4.0, 1.0), []),
+        ((0, 6), (8.0, 6.0), []),
+    ],
+)
+def test_a_clip_that_the_converter_leaves_out_is_named(bounds, thresholds, found):
+    b = models.CalibratedModel(opset=10)
+    source = b.point(b.input("x", (1, 4, 8, 8)), thresholds[0])
+    clip = b.node("Clip", [source], "it", min=float(bounds[0]), max=float(bounds[1]))
+    b.output(b.point(clip, thresholds[1]))
+    model = load(b.proto())
+    x = np.random.default_rng(0).uniform(-4, 4, (1, 4, 8, 8)).astype(np.float32)
+    engine = Engine(model, fidelity="integer", jobs=1)
+    engine.profile({"x": x})
+
+    (integers,), (calibrated,) = (
+        engine.at(fidelity).forward({"x": x}, Assignment.as_calibrated(model)).values()
+        for fidelity in ("integer", "calibrated")
+    )
+
+    assert names(model) == found
+    # A step of each of the two points is what they may differ by else.
+    allowed = sum(thresholds) / 127
+    assert (np.abs(integers - calibrated).max() > allowed) == bool(found)
 
 
 @pytest.mark.parametrize(("dtype", "found"), [("int8", []), ("int16", ["int16_pad"])])

@@ -111,7 +111,7 @@ def test_of_a_model_of_one_node_the_difference_is_that_of_whole_runs(builder, st
     noise = sum(np.square(theirs - ours, dtype=np.float64).sum() for ours, theirs in pairs)
     assert difference.samples == 2
     assert difference.max_steps == steps.max()
-    assert difference.mean_steps == pytest.approx(steps.mean(), rel=1e-12)
+    assert difference.mean_steps == pytest.approx(steps.mean(dtype=np.float64), rel=1e-12)
     assert difference.share_beyond_one == np.mean(steps > 1)
     # Steps times scale in float64 here, dequantized float32 values there.
     assert difference.sqnr_db == pytest.approx(10 * np.log10(signal / noise), abs=1e-3)

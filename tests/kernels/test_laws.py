@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hbdebug.kernels import KERNELS
+from hbdebug.kernels import KERNELS, products
 from tests.kernels import generated, generated_images, slow, slow_images
 
 pytestmark = pytest.mark.property
@@ -111,13 +113,26 @@ def test_a_preprocess_is_a_convolution_of_single_pixels(data):
 
 @law
 @given(data=st.data())
-def test_more_inputs_than_int16_has_values_change_no_table_result(data):
-    """Many inputs are looked up in a table of all results; few are computed one by one."""
-    (few,), attributes = data.draw(CALLS["HzLut2Layer"])
-    many = np.resize(few, (1 << 16) + few.size)
+def test_depthwise_sums_by_onnx_runtime_equal_the_slow_twin(data):
+    """Small ones are not worth a session, so that none of the cases above has one."""
+    inputs, attributes = data.draw(generated.convolutions(depthwise=True))
 
-    expected = np.resize(call("HzLut2Layer", (few,), attributes).outputs[0], many.shape)
+    with patch.object(products, "_WORTH_A_SESSION", 0):
+        (actual,) = call("HzSQuantizedConv", inputs, attributes).outputs
 
-    actual = call("HzLut2Layer", (many,), attributes).outputs[0]
-    np.testing.assert_array_equal(actual, expected)
-    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, slow.HzSQuantizedConv(*inputs, **attributes)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_depthwise_sums_beyond_float32_are_exact(dtype):
+    """Of 23 x 23 weights of -128, sums of int8 exceed 2^23 and those of int16 2^31."""
+    x = np.full((1, 23, 23, 2), np.iinfo(dtype).min, dtype)
+    w = np.full((2, 23, 23, 1), -128, np.int8)
+    w[1, 0, 0] = 1
+    exact = {"output_bit": 32, "high_precision_output": 1}
+
+    with patch.object(products, "_WORTH_A_SESSION", 0):
+        (actual,) = call("HzSQuantizedConv", (x, w), {"group": 2, **exact}).outputs
+
+    sums = (x[0].astype(np.int64) * w[:, :, :, 0].transpose(1, 2, 0)).sum(axis=(0, 1))
+    np.testing.assert_array_equal(actual.ravel(), sums.astype(np.int32))
