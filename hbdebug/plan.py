@@ -146,8 +146,9 @@ def last_uses(
     for index, step in enumerate(model.steps):
         for name in (*step.inputs, *step.outputs):
             source = name
-            while source and source not in keep:
-                last[source] = index
+            while source:
+                if source not in keep:
+                    last[source] = index
                 producer = model.producer_of.get(source)
                 if not (around_points and isinstance(producer, Point)):
                     break
