@@ -13,6 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hbdebug.lowering.crossing import (
+    behind_dequantize,
+    behind_quantize,
+    in_front_of_dequantize,
+    in_front_of_quantize,
+    is_arranged,
+    only_reader,
+    perm_of,
+    permuted,
+    transpose_of,
+    turns,
+)
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.rewriting import Rewriting, stock
 from hbdebug.lowering.writer import CHANNELS_FIRST, CHANNELS_LAST
@@ -70,11 +82,11 @@ def arrange(
             _surround(graph, node)
     if march == BERNOULLI2:
         _apply(graph, _without_pair, _without_twin)
-        _apply(graph, _behind_dequantize, _in_front_of_quantize)
+        _apply(graph, behind_dequantize, in_front_of_quantize)
         graph.floats_arranged = True
         _apply(graph, _without_pair, _without_twin)
     else:
-        _apply(graph, _in_front_of_dequantize, _behind_quantize, _without_pair, _without_twin)
+        _apply(graph, in_front_of_dequantize, behind_quantize, _without_pair, _without_twin)
     _apply(graph, _merged, _without_twin)
     if march != BERNOULLI2:
         _apply(graph, _softmax_as_it_comes)
@@ -118,7 +130,7 @@ def _moved_in_integers(graph: Rewriting, node: Node) -> bool:
     """Let int32 sums that have one step be moved before they become float."""
     if node.op_type != "HzDequantize" or node.inputs[0] not in graph.sums:
         return False
-    mover = _only_reader(graph, node.outputs[0])
+    mover = only_reader(graph, node.outputs[0])
     if (
         graph.constants[node.inputs[1]].size != 1
         or mover is None
@@ -160,7 +172,7 @@ def _name_by_neighbours(graph: Rewriting) -> None:
         if not node.name.startswith(f"{_MARK}/"):
             continue
         maker = graph.maker(node.inputs[0])
-        if _perm(node) == list(CHANNELS_FIRST) and maker is not None:
+        if perm_of(node) == list(CHANNELS_FIRST) and maker is not None:
             name, output = _behind(maker.name, maker.outputs.index(node.inputs[0]))
             if maker.op_type == "HzQuantizedArgMax":  # A Cast is behind it.
                 output = node.inputs[0].removesuffix("_dequantized")
@@ -203,7 +215,7 @@ def _surround(graph: Rewriting, node: Node) -> None:
     for index, source in enumerate(inputs[: _WITH_AXIS[node.op_type]]):
         name, inputs[index] = _in_front(node.name, index)
         graph.insert_before(node, stock(name, "Transpose", [source], [inputs[index]], _last()))
-        graph.shapes[inputs[index]] = _permuted(graph.shapes[source], CHANNELS_LAST)
+        graph.shapes[inputs[index]] = permuted(graph.shapes[source], CHANNELS_LAST)
     attributes = dict(node.attributes)
     if node.op_type == "Slice":
         inputs[3:4] = [_axes_constant(graph, node)]
@@ -217,7 +229,7 @@ def _surround(graph: Rewriting, node: Node) -> None:
         back = stock(name, "Transpose", [output], [turned], {"perm": list(CHANNELS_FIRST)})
         graph.insert_after(new, back)
         graph.shapes[turned] = graph.shapes[output]
-        graph.shapes[output] = _permuted(graph.shapes[output], CHANNELS_LAST)
+        graph.shapes[output] = permuted(graph.shapes[output], CHANNELS_LAST)
 
 
 def _axes_constant(graph: Rewriting, node: Node) -> str:
@@ -239,139 +251,16 @@ def _last() -> dict[str, Any]:
     return {"perm": list(CHANNELS_LAST)}
 
 
-def _permuted(shape: tuple[int, ...], perm: Sequence[int]) -> tuple[int, ...]:
-    return tuple(shape[axis] for axis in perm)
-
-
-def _perm(node: Node) -> list[int]:
-    perm: list[int] = node.attributes["perm"]
-    return perm
-
-
-def _arranged(graph: Rewriting, tensor: str) -> bool:
-    return graph.floats_arranged or tensor in graph.integers
-
-
-def _transpose(graph: Rewriting, tensor: str) -> Node | None:
-    """Return the Transpose that makes an integer tensor."""
-    maker = graph.maker(tensor)
-    if maker is None or maker.op_type != "Transpose" or not _arranged(graph, tensor):
-        return None
-    return maker
-
-
-def _only_reader(graph: Rewriting, tensor: str, op_type: str = "") -> Node | None:
-    """Return the one node that reads a tensor, if it is of a type."""
-    readers = graph.readers(tensor)
-    if len(readers) != 1 or tensor in graph.outputs:
-        return None
-    reader = readers[0][0]
-    return reader if op_type in {"", reader.op_type} else None
-
-
-def _in_front_of_dequantize(graph: Rewriting, node: Node) -> bool:
-    """Transpose integers instead of the floats that are made of them."""
-    if node.op_type != "HzDequantize":
-        return False
-    transpose = _only_reader(graph, node.outputs[0], "Transpose")
-    if transpose is None:
-        return False
-    (output,) = transpose.outputs
-    moved = f"{output}_quantized"
-    graph.shapes[moved] = graph.shapes[output]
-    graph.integers.add(moved)
-    axis = _perm(transpose).index(node.attributes.get("axis", 1))
-    attributes = {**node.attributes, "axis": axis}
-    inputs = (moved, *node.inputs[1:])
-    graph.remove(transpose)
-    graph.insert_before(
-        node,
-        stock(transpose.name, "Transpose", [node.inputs[0]], [moved], transpose.attributes),
-    )
-    graph.replace(node, replace(node, inputs=inputs, outputs=(output,), attributes=attributes))
-    return True
-
-
-def _behind_quantize(graph: Rewriting, node: Node) -> bool:
-    """Move the integers that are made of floats instead of the floats."""
-    if node.op_type != "HzQuantize":
-        return False
-    mover = graph.maker(node.inputs[0])
-    if (
-        mover is None
-        or mover.op_type not in {"Reshape", "Transpose"}
-        or _only_reader(graph, node.inputs[0], "HzQuantize") is None
-    ):
-        return False
-    source, (quantized,), (moved,) = mover.inputs[0], node.outputs, mover.outputs
-    graph.remove(mover)
-    graph.redirect(quantized, moved)
-    # The axis says nothing, because there is one step; the converter writes 0.
-    attributes = {**node.attributes, "axis": 0}
-    new = replace(node, inputs=(source, *node.inputs[1:]), attributes=attributes)
-    graph.replace(node, new)
-    graph.shapes[quantized] = graph.shapes[source]
-    inputs = [quantized, *mover.inputs[1:]]
-    graph.insert_after(new, stock(mover.name, mover.op_type, inputs, [moved], mover.attributes))
-    return True
-
-
-def _behind_dequantize(graph: Rewriting, node: Node) -> bool:
-    """Transpose the floats that are made of integers instead of the integers."""
-    if node.op_type != "HzDequantize":
-        return False
-    transpose = _transpose(graph, node.inputs[0])
-    if transpose is None:
-        return False
-    (source,), (output,) = transpose.inputs, node.outputs
-    straight = f"{node.name}_dequanti_output"
-    graph.shapes[straight] = graph.shapes[source]
-    axis = _perm(transpose)[node.attributes.get("axis", 1)]
-    new = replace(
-        node,
-        inputs=(source, *node.inputs[1:]),
-        outputs=(straight,),
-        attributes={**node.attributes, "axis": axis},
-    )
-    graph.replace(node, new)
-    graph.remove_unread(transpose)
-    graph.insert_after(
-        new, stock(transpose.name, "Transpose", [straight], [output], transpose.attributes)
-    )
-    return True
-
-
-def _in_front_of_quantize(graph: Rewriting, node: Node) -> bool:
-    """Transpose floats instead of the integers that are made of them."""
-    if node.op_type != "HzQuantize":
-        return False
-    transpose = _only_reader(graph, node.outputs[0], "Transpose")
-    if transpose is None:
-        return False
-    (source, step), (quantized,), (turned,) = node.inputs, node.outputs, transpose.outputs
-    perm = _perm(transpose)
-    graph.remove(transpose)
-    graph.insert_before(
-        node, stock(transpose.name, "Transpose", [source], [turned], transpose.attributes)
-    )
-    attributes = {**node.attributes, "axis": perm.index(node.attributes.get("axis", 1))}
-    graph.redirect(turned, quantized)
-    graph.replace(node, replace(node, inputs=(turned, step), attributes=attributes))
-    graph.integers.discard(turned)
-    graph.shapes[quantized] = graph.shapes[turned]
-    return True
-
-
 def _undone(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) == len(second) and _permuted(tuple(first), second) == tuple(range(len(first)))
+    return len(first) == len(second) and permuted(tuple(first), second) == tuple(range(len(first)))
 
 
 def _without_pair(graph: Rewriting, node: Node) -> bool:
     """Take out two Transposes that cancel."""
-    if node.op_type != "Transpose":
+    if not turns(node):
         return False
-    first = _transpose(graph, node.inputs[0])
-    if first is None or not _undone(_perm(first), _perm(node)):
+    first = transpose_of(graph, node.inputs[0])
+    if first is None or not _undone(perm_of(first), perm_of(node)):
         return False
     (source,), (output,) = first.inputs, node.outputs
     if output in graph.outputs and (source in graph.outputs or graph.maker(source) is None):
@@ -387,7 +276,7 @@ def _without_pair(graph: Rewriting, node: Node) -> bool:
 
 def _without_twin(graph: Rewriting, node: Node) -> bool:
     """Transpose, or quantize, a tensor once for all that read it so."""
-    if node.op_type not in {"HzQuantize", "Transpose"} or not _arranged(graph, node.outputs[0]):
+    if node.op_type not in {"HzQuantize", "Transpose"} or not is_arranged(graph, node.outputs[0]):
         return False
     for other, _ in graph.readers(node.inputs[0]):
         if other is node or not graph.before(node, other) or other.outputs[0] in graph.outputs:
@@ -409,14 +298,14 @@ def _same(graph: Rewriting, node: Node, other: Node) -> bool:
 
 def _softmax_as_it_comes(graph: Rewriting, node: Node) -> bool:
     """Let an int8 Softmax work in the layout that its input comes in, if it is turned back."""
-    if node.op_type != "Transpose":
+    if not turns(node):
         return False
     inner, reached, leaving = [], {node.outputs[0]}, []
     # Nodes come in topological order, so one pass finds all that follows.
     for each in graph.nodes():
         if each is node or not reached.intersection(each.inputs):
             continue
-        if each.op_type == "Transpose" and _undone(_perm(node), _perm(each)):
+        if turns(each) and _undone(perm_of(node), perm_of(each)):
             leaving.append(each)
         elif each.op_type in _IN_SOFTMAX and reached.issuperset(_operands(each)):
             inner.append(each)
@@ -426,10 +315,10 @@ def _softmax_as_it_comes(graph: Rewriting, node: Node) -> bool:
     softmax = any(each.op_type == "HzQuantizedReduceMax" for each in inner)
     if not (softmax and leaving) or reached.intersection(graph.outputs):
         return False
-    perm = _perm(node)
+    perm = perm_of(node)
     for each in inner:
         (output,) = each.outputs
-        graph.shapes[output] = _permuted(graph.shapes[output], _inverse(perm))
+        graph.shapes[output] = permuted(graph.shapes[output], _inverse(perm))
         if "axis" in each.attributes:
             attributes = {**each.attributes, "axis": perm[each.attributes["axis"]]}
             graph.replace(each, replace(each, attributes=attributes))
@@ -453,12 +342,12 @@ def _inverse(perm: Sequence[int]) -> list[int]:
 
 def _merged(graph: Rewriting, node: Node) -> bool:
     """Make one Transpose of two in a row; it has the name of the second."""
-    if node.op_type != "Transpose":
+    if not turns(node):
         return False
-    first = _transpose(graph, node.inputs[0])
+    first = transpose_of(graph, node.inputs[0])
     if first is None:
         return False
-    perm = list(_permuted(tuple(_perm(first)), _perm(node)))
+    perm = list(permuted(tuple(perm_of(first)), perm_of(node)))
     attributes = {**node.attributes, "perm": perm}
     graph.replace(node, stock(node.name, "Transpose", [first.inputs[0]], node.outputs, attributes))
     graph.remove_unread(first)
@@ -467,24 +356,26 @@ def _merged(graph: Rewriting, node: Node) -> bool:
 
 def _reshaped_channels_last(graph: Rewriting, node: Node) -> bool:
     """Reshape height and width channels-last, between Transposes that then cancel."""
-    if node.op_type != "Reshape" or not _arranged(graph, node.inputs[0]):
+    if node.op_type != "Reshape" or not is_arranged(graph, node.inputs[0]):
         return False
-    before = _transpose(graph, node.inputs[0])
-    after = _only_reader(graph, node.outputs[0], "Transpose")
-    if before is None or _only_reader(graph, node.inputs[0], "Reshape") is None or after is None:
+    before = transpose_of(graph, node.inputs[0])
+    after = only_reader(graph, node.outputs[0], "Transpose")
+    if before is None or only_reader(graph, node.inputs[0], "Reshape") is None or after is None:
         return False
-    if _perm(before) != list(CHANNELS_FIRST) or _perm(after) != list(CHANNELS_LAST):
+    if not turns(after):
+        return False
+    if perm_of(before) != list(CHANNELS_FIRST) or perm_of(after) != list(CHANNELS_LAST):
         return False
     old, new = graph.shapes[node.inputs[0]], graph.shapes[node.outputs[0]]
     if len(new) != 4 or old[:2] != new[:2]:
         return False
     name = f"{node.name}_quanti_shape_dim4"
-    graph.constants[name] = np.array(_permuted(new, CHANNELS_LAST), np.int64)
+    graph.constants[name] = np.array(permuted(new, CHANNELS_LAST), np.int64)
     inputs = [before.inputs[0], name]
     graph.redirect(after.outputs[0], node.outputs[0])
     graph.remove(after)
     graph.replace(node, stock(node.name, "Reshape", inputs, node.outputs, node.attributes))
-    graph.shapes[node.outputs[0]] = _permuted(new, CHANNELS_LAST)
+    graph.shapes[node.outputs[0]] = permuted(new, CHANNELS_LAST)
     graph.remove_unread(before)
     return True
 
@@ -492,17 +383,17 @@ def _reshaped_channels_last(graph: Rewriting, node: Node) -> bool:
 def _moves_nothing(graph: Rewriting, transpose: Node) -> bool:
     """Whether a Transpose leaves the elements in their order: it moves axes of length 1 only."""
     shape = graph.shapes[transpose.inputs[0]]
-    long = [axis for axis in _perm(transpose) if shape[axis] != 1]
+    long = [axis for axis in perm_of(transpose) if shape[axis] != 1]
     return long == sorted(long)
 
 
 def _as_reshape(graph: Rewriting, node: Node) -> bool:
     """Make a Reshape of a Transpose that moves no element and has a Reshape for a neighbour."""
-    if node.op_type != "Transpose" or not _arranged(graph, node.outputs[0]):
+    if not turns(node) or not is_arranged(graph, node.outputs[0]):
         return False
     maker = graph.maker(node.inputs[0])
     in_front = maker is not None and maker.op_type == "Reshape"
-    behind = _only_reader(graph, node.outputs[0], "Reshape") is not None
+    behind = only_reader(graph, node.outputs[0], "Reshape") is not None
     if not (in_front or behind) or not _moves_nothing(graph, node):
         return False
     name = f"{node.name}_reshape"
@@ -514,13 +405,14 @@ def _as_reshape(graph: Rewriting, node: Node) -> bool:
 
 def _reshaped_once(graph: Rewriting, node: Node) -> bool:
     """Make one Reshape of two in a row, with the name of the first; none, if they cancel."""
-    if node.op_type != "Reshape" or not _arranged(graph, node.inputs[0]):
+    if node.op_type != "Reshape" or not is_arranged(graph, node.inputs[0]):
         return False
     first = graph.maker(node.inputs[0])
     if (
         first is None
         or first.op_type != "Reshape"
-        or _only_reader(graph, node.inputs[0], "Reshape") is None
+        or only_reader(graph, node.inputs[0], "Reshape") is None
+        or node.inputs[1] not in graph.constants
         # A size of 0 means that of the input, which is another one without the first.
         or (graph.constants[node.inputs[1]] == 0).any()
     ):
