@@ -337,3 +337,23 @@ def test_a_size_that_is_given_is_that_of_the_file(open_model, out):
     graph = onnx.load(out).graph
     assert info_of(graph.input[0]) == ("a=b", onnx.TensorProto.FLOAT, (1, 3, 10, 6))
     assert info_of(graph.output[0]) == ("relu_out", onnx.TensorProto.FLOAT, (1, 4, 10, 6))
+
+
+@pytest.mark.parametrize("march", ["bayes-e", "bernoulli2"])
+def test_a_transpose_that_does_not_say_how_reverses_the_axes(march, out):
+    b = models.CalibratedModel()
+    x = b.input("x", (1, 3, 8, 6))
+    b.output(b.node("Transpose", [b.conv(x, (3, 4), "one")], "turn"))
+    silent, spoken = b.proto(), b.proto()
+    (turn,) = (node for node in spoken.graph.node if node.op_type == "Transpose")
+    turn.attribute.append(helper.make_attribute("perm", [3, 2, 1, 0]))
+    values = np.random.default_rng(2).normal(size=(1, 3, 8, 6)).astype(np.float32)
+
+    computed = []
+    for proto in (silent, spoken):
+        library.quantize(proto, out, march=march)
+        computed.extend(run(load_integer(out), {"x": values}).values())
+
+    found, expected = computed
+    assert found.shape == (6, 8, 4, 1)
+    assert np.array_equal(found, expected)
