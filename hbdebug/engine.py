@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hbdebug.jump import Evaluation, Jumps, SampleRun, Schedule, T, Variant
 from hbdebug.kernels.floating import KERNELS
-from hbdebug.model import Point
+from hbdebug.model import Assignment, Point
 from hbdebug.plan import (
     Costs,
     choose_boundaries,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hbdebug.integer_walk import IntegerWalk
     from hbdebug.jump import Judge, Measure
     from hbdebug.lowering.program import Fallback, ProgramWriter
-    from hbdebug.model import Assignment, Node, QuantModel
+    from hbdebug.model import Node, QuantModel
     from hbdebug.slices import Runner
     from hbdebug.walk import Arrays, Profile
 
@@ -119,7 +119,7 @@ class Engine:
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
         self.walker = Walker(model, self._slicer)
-        self.crossing = crossing(model)
+        self._crossings: dict[Fidelity, tuple[frozenset[str], ...]] = {}
 
     def at(self, fidelity: Fidelity) -> Engine:
         """Return an engine of another fidelity that shares everything else with this one."""
@@ -132,6 +132,23 @@ class Engine:
     def forward(self, inputs: Mapping[str, NDArray[Any]], assignment: Assignment = FLOAT) -> Arrays:
         """Walk the whole model and return its outputs by name."""
         return self._forward_of(assignment)(inputs)
+
+    @property
+    def crossing(self) -> tuple[frozenset[str], ...]:
+        """For every position, the tensors that cross there; at integer fidelity after `profile`."""
+        if self.fidelity not in self._crossings:
+            self._crossings[self.fidelity] = crossing(self.model, self._read_around())
+        return self._crossings[self.fidelity]
+
+    def _read_around(self) -> frozenset[tuple[str, int]]:
+        """Return the inputs that are read in front of points, whatever the assignment."""
+        if self.fidelity == "calibrated":
+            return frozenset()
+        from hbdebug.lowering.placement import on_chip  # noqa: PLC0415 - as all that lowers
+        from hbdebug.lowering.writer import GraphWriter  # noqa: PLC0415
+
+        writer = GraphWriter(self.shapes, self.march, self._derived)
+        return on_chip(self.model, Assignment.as_calibrated(self.model), writer).bypassed
 
     def _forward_of(self, assignment: Assignment) -> Callable[[Mapping[str, NDArray[Any]]], Arrays]:
         """Return the function that runs the whole model under an assignment."""

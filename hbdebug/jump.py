@@ -265,13 +265,15 @@ class SampleRun(Generic[T]):
         changed = dict(overlay)
         steps = self._walker.model.steps
         integers = variant.integers
+        # What the chip quantizes of an assignment may be less, see `hbdebug.lowering.placement`.
+        assignment = variant.assignment if integers is None else integers.program.assignment
         for index in variant.stale[bisect_left(variant.stale, start) :]:
             if index >= stop:
                 break
             if integers is not None and index in integers.program.actions:
                 made = integers.execute(index, values)
             elif index in variant.seeds or not changed.keys().isdisjoint(steps[index].inputs):
-                made = self._walker.execute(index, values, variant.assignment)
+                made = self._walker.execute(index, values, assignment)
             else:
                 continue
             values.update(made)

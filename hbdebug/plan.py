@@ -19,7 +19,7 @@ from hbdebug.model import Point
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from hbdebug.model import Assignment, Node, QuantModel
+    from hbdebug.model import Assignment, Node, QuantModel, Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,11 +109,19 @@ def quantized_span(
     return min(seeds), len(model.steps) if assignment.bypassed else max(seeds) + 1
 
 
-def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
+def crossing(
+    model: QuantModel, bypassed: Collection[tuple[str, int]] = ()
+) -> tuple[frozenset[str], ...]:
     """Return, for every position, the tensors made before it and needed behind it.
 
-    Graph inputs count as made before position 0; constants are at hand everywhere and never
-    cross. The entry of the last position holds the graph outputs.
+    Args:
+        model: The model.
+        bypassed: Inputs, as node name and index, that may be read in front of their points; then
+            both tensors are needed.
+
+    Returns:
+        One set for each position; that of the last one holds the graph outputs. Graph inputs
+        count as made before position 0; constants are at hand everywhere and never cross.
     """
     steps = model.steps
     needed = {spec.name for spec in model.outputs}
@@ -121,6 +129,7 @@ def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
     for index in range(len(steps) - 1, -1, -1):
         needed = needed.difference(steps[index].outputs)
         needed.update(name for name in steps[index].inputs if name)
+        needed.update(_read_around(model, steps[index], bypassed))
         behind[index] = needed
     made = {spec.name for spec in model.inputs}
     found = []
@@ -129,6 +138,17 @@ def crossing(model: QuantModel) -> tuple[frozenset[str], ...]:
         if index < len(steps):
             made.update(name for name in steps[index].outputs if name not in model.static)
     return tuple(found)
+
+
+def _read_around(
+    model: QuantModel, step: Step, bypassed: Collection[tuple[str, int]]
+) -> Iterator[str]:
+    """Yield what a step reads in front of points."""
+    for index, name in enumerate(step.inputs):
+        if (step.name, index) in bypassed:
+            while isinstance(point := model.producer_of.get(name), Point):
+                name = point.input  # noqa: PLW2901 - the way to the front
+            yield name
 
 
 def last_uses(

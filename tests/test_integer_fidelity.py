@@ -117,17 +117,12 @@ def outputs_judge(baseline):
     return dict
 
 
-@pytest.mark.parametrize("memory", [1 << 30, 1 << 12], ids=["one stretch", "many stretches"])
-@pytest.mark.parametrize("build", [models.residual, models.many_outputs])
-def test_walk_and_jump_give_what_walking_the_whole_model_gives(build, memory):
-    proto = build()
-    model = hbdebug.load(proto)
-    samples = models.inputs_for(proto, count=2)
-    engine = integer_engine(model, samples[0], exact=True, memory=memory)
-    kernels = KernelPoints(model, (), shapes=engine.shapes, march="bayes-e")
-    wanted = [
-        Assignment.of(kernels.points(node, ())) for node in model.nodes if kernels.points(node, ())
-    ]
+def assert_walk_and_jump_agree(model, samples, march, memory):
+    """Compare evaluations that walk a stretch and jump with walks of the whole model."""
+    engine = integer_engine(model, samples[0], march=march, exact=True, memory=memory)
+    kernels = KernelPoints(model, (), shapes=engine.shapes, march=march)
+    alone = [kernels.points(node, ()) for node in model.nodes]
+    wanted = [Assignment.of(points) for points in dict.fromkeys(alone) if points]
     wanted += [*random_assignments(model), Assignment.as_calibrated(model), FLOAT]
     schedule = engine.schedule(wanted, len(samples))
 
@@ -137,11 +132,31 @@ def test_walk_and_jump_give_what_walking_the_whole_model_gives(build, memory):
     }
 
     assert len(found) == len(samples) * len(wanted)
-    assert memory > 1 << 12 or len(schedule.boundaries) > len(schedule.cuts)
     for (sample, index), outputs in found.items():
         for name, expected in engine.forward(samples[sample], wanted[index]).items():
             # The jump is one session: float32 sums of its MatMul may be ordered otherwise.
-            assert np.allclose(outputs[name], expected, rtol=1e-6, atol=1e-6), name
+            assert np.allclose(outputs[name], expected, rtol=1e-6, atol=1e-6), (name, index)
+    return schedule
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1 << 12], ids=["one stretch", "many stretches"])
+@pytest.mark.parametrize("build", [models.residual, models.many_outputs])
+def test_walk_and_jump_give_what_walking_the_whole_model_gives(build, memory):
+    proto = build()
+    samples = models.inputs_for(proto, count=2)
+
+    schedule = assert_walk_and_jump_agree(hbdebug.load(proto), samples, "bayes-e", memory)
+
+    assert memory > 1 << 12 or len(schedule.boundaries) > len(schedule.cuts)
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_walk_and_jump_of_small_models_give_what_walking_them_gives(name):
+    proto, _ = pair_models(name)
+    model = hbdebug.load(proto)
+    samples = [random_inputs(model, seed) for seed in (1, 2)]
+
+    assert_walk_and_jump_agree(model, samples, march_of(name), 1 << 8)
 
 
 def hard_sigmoid_gate():

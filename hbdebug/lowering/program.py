@@ -252,13 +252,18 @@ class ProgramWriter(StepLowering):
                 continue
             done = index
             actions = self._lowered(index, step)
-            if actions == (index,):
-                continue  # It is in float and reads floats.
+            if actions == (index,) and not self._reads_around(step):
+                continue  # It is in float and reads floats, those that the model says.
             self._actions[index] = actions
             for name in step.outputs:
                 if not actions or self._out.held(name).bits:
                     for reader, _ in model.consumers_of.get(name, ()):
                         heapq.heappush(waiting, model.position_of[reader.name])
+
+    def _reads_around(self, step: Step) -> bool:
+        """Whether a step reads in front of a point, so that what it reads is not its input."""
+        bypassed = self._assignment.bypassed
+        return any((step.name, index) in bypassed for index in range(len(step.inputs)))
 
     def _lowered(self, index: int, step: Step) -> tuple[Action, ...]:
         """Return what runs in place of a step."""
