@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import copy
 import os
+from bisect import bisect_left
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hbdebug.jump import Evaluation, Jumps, SampleRun, Schedule, T, Variant
@@ -39,6 +41,7 @@ from hbdebug.plan import (
 )
 from hbdebug.slices import Slicer
 from hbdebug.threads import one_blas_thread
+from hbdebug.trail import Trail, Trails
 from hbdebug.walk import FLOAT, Walker
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ _CREATE_PER_STEP = 30e-6  # seconds of making a session
 _CREATE_PER_BYTE = 3.5e-9  # seconds per byte of its weights
 # More samples would pay for still more jumps, little time for a session's memory each.
 _SAMPLES_PLANNED = 8
+_MARKS = 16  # parts of a walk in integers, between which it can be taken up again
 _COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
 
 
@@ -116,6 +120,7 @@ class Engine:
         self.fidelity = fidelity
         self.march = march
         self._derived: dict[Hashable, Any] = {}
+        self._trails = Trails(memory // 4)
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
         self.walker = Walker(model, self._slicer)
@@ -152,10 +157,45 @@ class Engine:
 
     def _forward_of(self, assignment: Assignment) -> Callable[[Mapping[str, NDArray[Any]]], Arrays]:
         """Return the function that runs the whole model under an assignment."""
+        walk = self._walk_in_integers(assignment)
+        return partial(self.walker.forward, assignment=assignment) if walk is None else walk.forward
+
+    def _walk_in_integers(self, assignment: Assignment) -> IntegerWalk | None:
+        """Return what walks the whole model in integers; None where the float walk does."""
         if self.fidelity == "calibrated" or not assignment:
-            return partial(self.walker.forward, assignment=assignment)
+            return None
         writer = self._program_writer(assignment, seed_steps(self.model, assignment))
-        return self._integer_walk(writer, len(self.model.steps)).forward
+        return self._integer_walk(writer, len(self.model.steps))
+
+    def _run_of(
+        self, assignment: Assignment, *, leaves: bool
+    ) -> Callable[[int, Mapping[str, NDArray[Any]]], Arrays]:
+        """Return the function that runs the whole model on a sample of some number.
+
+        Args:
+            assignment: What is quantized.
+            leaves: Whether its walk leaves a trail for the next.
+        """
+        walk = self._walk_in_integers(assignment)
+
+        def run(number: int, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+            if walk is None:
+                return self.walker.forward(inputs, assignment)
+            trail = self._trails.of(number, inputs)
+            left = Trail(program=walk.program, inputs=inputs) if leaves else None
+            outputs = walk.forward(inputs, trail=trail, leaving=left, marks=self._marks)
+            if left is not None:
+                self._trails.put(number, left)
+            return outputs
+
+        return run
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """Positions at which a trail is left: about as much work lies between any two."""
+        walked = list(accumulate(self._costs.walk))
+        shares = (walked[-1] * share / _MARKS for share in range(1, _MARKS))
+        return frozenset(bisect_left(walked, share) + 1 for share in shares)
 
     def fallbacks(self, assignment: Assignment) -> tuple[Fallback, ...]:
         """Return what an assignment quantizes and has no integer form here; needs `profile`.
@@ -216,22 +256,28 @@ class Engine:
             return judge(self.walker.baseline(inputs))
 
         def evaluate(
+            number: int,
             inputs: Mapping[str, NDArray[Any]],
             baseline: Future[Measure[T]],
-            forward: Callable[[Mapping[str, NDArray[Any]]], Arrays],
+            run: Callable[[int, Mapping[str, NDArray[Any]]], Arrays],
         ) -> T:
-            outputs = forward(inputs)
+            outputs = run(number, inputs)
             return baseline.result()(outputs)
 
         in_flight: list[list[Future[T]]] = []
         finished = 0
         with self._pool() as pool:
-            forwards = list(pool.map(self._forward_of, assignments))
-            for inputs in samples:
+            last = len(assignments) - 1
+            jobs = [
+                pool.submit(self._run_of, assignment, leaves=index == last)
+                for index, assignment in enumerate(assignments)
+            ]
+            runs = [job.result() for job in jobs]
+            for number, inputs in enumerate(samples):
                 # The baseline goes first in the queue, so that nobody waits for it in vain.
                 baseline = pool.submit(reference, inputs)
                 in_flight.append(
-                    [pool.submit(evaluate, inputs, baseline, forward) for forward in forwards]
+                    [pool.submit(evaluate, number, inputs, baseline, run) for run in runs]
                 )
                 if len(in_flight) > 1:
                     yield from _evaluations(finished, in_flight.pop(0))

@@ -11,6 +11,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from hbdebug.errors import HbdebugError, ModelError
 from hbdebug.kernels import KERNELS
 from hbdebug.model import Op
@@ -31,6 +33,24 @@ Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 # ONNX's numbers of the types, and the float type in which every value of an integer type is exact.
 _NUMBERS = {"float32": 1, "float64": 11, "int8": 3, "int16": 5, "int32": 6, "uint8": 2}
 _WIDER = {"int8": "float32", "int16": "float32", "uint8": "float32", "int32": "float64"}
+
+# Attributes with a number for each channel, or each entry of a table.
+_PER_CHANNEL = frozenset(
+    {
+        "accu_right_shift",
+        "e_scale",
+        "e_shift",
+        "out_shift",
+        "output_right_shift",
+        "output_scale",
+        "right_shift",
+        "scale",
+        "table_param",
+        "x_shift",
+        "y_quant_scale",
+        "y_right_shift",
+    }
+)
 
 _ALL = None
 # Stock operators whose results are values that they read (or comparisons of them), so that they
@@ -88,6 +108,7 @@ class IntegerRunner:
         self._outputs = tuple(spec.name for spec in model.outputs)
         self._drops = last_uses(model, self._outputs)
         self._runners: dict[str, Runner] = {}
+        self._attributes: dict[str, Mapping[str, Any]] = {}
         self._lock = Lock()
 
     def forward(
@@ -150,12 +171,25 @@ class IntegerRunner:
                 return dict(zip(runner.outputs, runner.run(values), strict=True))
         inputs = [self._value(name, values) if name else None for name in node.inputs]
         with _located(node, f"the kernel of {node.op_type}"):
-            outcome = kernel(*inputs, **node.attributes, report=watch is not None)
+            outcome = kernel(*inputs, **self._attributes_of(node), report=watch is not None)
         if watch is not None:
             watch(node, outcome)
         # An operator may have more outputs than the node has names for.
         made = zip(node.outputs, outcome.outputs, strict=False)
         return {name: array for name, array in made if name}
+
+    def _attributes_of(self, node: Node) -> Mapping[str, Any]:
+        """Return a node's attributes, with arrays for the lists that a kernel makes arrays of."""
+        found = self._attributes.get(node.name)
+        if found is None:
+            found = {
+                name: np.asarray(value, np.int64)
+                if name in _PER_CHANNEL and isinstance(value, list)
+                else value
+                for name, value in node.attributes.items()
+            }
+            self._attributes[node.name] = found
+        return found
 
     def _value(self, name: str, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         return values[name] if name in values else self.model.constants[name]

@@ -6,13 +6,15 @@ the walk's own float step. So one assignment can be measured beside another on t
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.model import IntegerModel, Node
+from hbdebug.trail import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
     import numpy as np
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from hbdebug.lowering.program import Program
     from hbdebug.model import QuantModel
+    from hbdebug.trail import Trail
     from hbdebug.walk import Arrays, Walker
 
 
@@ -36,6 +39,7 @@ class IntegerWalk:
         model = walker.model
         self.program = program
         self._walker = walker
+        self._resumption = Resumption(model, program)
         self._runner = IntegerRunner(
             IntegerModel(
                 path=model.path,
@@ -64,9 +68,12 @@ class IntegerWalk:
         Raises:
             ModelError: A node cannot compute these tensors.
         """
+        actions = self.program.actions.get(index)
+        if actions is None:
+            return self._walker.execute(index, values, self.program.assignment)
         at_hand = dict(values)
         made: Arrays = {}
-        for action in self.program.actions.get(index, (index,)):
+        for action in actions:
             if isinstance(action, Node):
                 found = self._runner.execute(action, at_hand)
             else:
@@ -75,22 +82,40 @@ class IntegerWalk:
             made.update(found)
         return made
 
-    def forward(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def forward(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        trail: Trail | None = None,
+        leaving: Trail | None = None,
+        marks: Collection[int] = (),
+    ) -> Arrays:
         """Run the whole model.
 
         Args:
             inputs: One array for each graph input of the calibrated model.
+            trail: What an earlier walk of the same sample left, to go on from.
+            leaving: The trail that this walk leaves.
+            marks: Positions at which it does.
 
         Returns:
             The graph outputs by name, in float.
         """
-        values: Arrays = dict(inputs)
-        for index, dropped in enumerate(self._drops()):
+        model = self._walker.model
+        start, values = self._resumption.state(trail)
+        values = values or dict(inputs)
+        if leaving is not None and trail is not None:
+            states = trail.states.items()
+            leaving.states.update((mark, state) for mark, state in states if mark <= start)
+        for index in range(start, len(model.steps)):
+            if leaving is not None and index in marks:
+                leaving.states[index] = dict(values)
             values.update(self.execute(index, values))
-            for name in dropped:
+            for name in self._drops[index]:
                 values.pop(name, None)
-        return {spec.name: values[spec.name] for spec in self._walker.model.outputs}
+        return {spec.name: values[spec.name] for spec in model.outputs}
 
+    @cached_property
     def _drops(self) -> list[list[str]]:
         """Return, for every step, what nothing reads after it, in float or in integers."""
         model = self._walker.model

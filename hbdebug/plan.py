@@ -129,7 +129,7 @@ def crossing(
     for index in range(len(steps) - 1, -1, -1):
         needed = needed.difference(steps[index].outputs)
         needed.update(name for name in steps[index].inputs if name)
-        needed.update(_read_around(model, steps[index], bypassed))
+        needed.update(read_around(model, steps[index], bypassed))
         behind[index] = needed
     made = {spec.name for spec in model.inputs}
     found = []
@@ -140,7 +140,7 @@ def crossing(
     return tuple(found)
 
 
-def _read_around(
+def read_around(
     model: QuantModel, step: Step, bypassed: Collection[tuple[str, int]]
 ) -> Iterator[str]:
     """Yield what a step reads in front of points."""

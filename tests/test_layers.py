@@ -22,6 +22,7 @@ RANKS = (
     {"kernels", "model", "report"},
     {"loading", "lowering", "plan", "slices", "toolchain"},
     {"integer_run", "walk"},
+    {"trail"},
     {"integer_walk"},
     {"jump"},
     {"engine"},

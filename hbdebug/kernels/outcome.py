@@ -13,6 +13,8 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hbdebug.errors import ModelError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -80,16 +82,18 @@ def kernel(
         named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
         assert types.keys() == set(inputs), f"{name}: types are those of {inputs}"
-        allowed = {key: tuple(value.split()) for key, value in types.items()}
+        allowed = {
+            key: frozenset(np.dtype(each) for each in value.split()) for key, value in types.items()
+        }
 
         @functools.wraps(function)
         def run(*arrays: NDArray[Any] | None, report: bool = False, **attributes: Any) -> Outcome:
             used = {key: attributes[key] for key in attributes if key not in ignores}
             _check_names(name, used.keys(), named, required)
             for key, array in zip(inputs, arrays):  # noqa: B905 - the call below counts them
-                if array is not None and array.dtype.name not in allowed[key]:
+                if array is not None and array.dtype not in allowed[key]:
                     raise UnsupportedError(
-                        f"{name} takes {key} of type {' or '.join(allowed[key])},"
+                        f"{name} takes {key} of type {' or '.join(types[key].split())},"
                         f" not {array.dtype.name}"
                     )
             if "report" in named:
