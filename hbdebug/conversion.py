@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from hbdebug.lowering.writer import CHANNELS_LAST
 from hbdebug.model import Assignment
 from hbdebug.names import close_matches
 from hbdebug.npy import describe
-from hbdebug.report.record import write_bytes_atomic
+from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.samples import TensorSpec, require_readable_type, wanted_inputs
 from hbdebug.slices import Slicer
 from hbdebug.toolchain import check_march, int16_refusal, lifted
@@ -85,7 +84,7 @@ def quantize(
         ModelError: The model is no calibrated one.
     """
     if not hasattr(model, "graph"):
-        _refuse_overwriting(os.fspath(model), os.fspath(output))
+        refuse_overwriting(os.fspath(model), output)
     check_march(march)
     loaded = load(model)
     settings = _settings(loaded, int16, cpu, march)
@@ -111,13 +110,6 @@ def quantize(
         floats=floats,
         notes=_notes(arranged, settings, floats, march),
     )
-
-
-def _refuse_overwriting(model: str, output: str) -> None:
-    source, target = Path(model), Path(output)
-    same = source.resolve() == target.resolve()
-    if same or (source.exists() and target.exists() and source.samefile(target)):
-        raise UsageError("the model would be overwritten", where=output, hint="Choose another -o.")
 
 
 def _settings(

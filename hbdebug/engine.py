@@ -136,7 +136,8 @@ class Engine:
 
     def forward(self, inputs: Mapping[str, NDArray[Any]], assignment: Assignment = FLOAT) -> Arrays:
         """Walk the whole model and return its outputs by name."""
-        return self._forward_of(assignment)(inputs)
+        walk = self._walk_in_integers(assignment)
+        return self.walker.forward(inputs, assignment) if walk is None else walk.forward(inputs)
 
     @property
     def crossing(self) -> tuple[frozenset[str], ...]:
@@ -155,17 +156,10 @@ class Engine:
         writer = GraphWriter(self.shapes, self.march, self._derived)
         return on_chip(self.model, Assignment.as_calibrated(self.model), writer).bypassed
 
-    def _forward_of(self, assignment: Assignment) -> Callable[[Mapping[str, NDArray[Any]]], Arrays]:
-        """Return the function that runs the whole model under an assignment."""
-        walk = self._walk_in_integers(assignment)
-        return partial(self.walker.forward, assignment=assignment) if walk is None else walk.forward
-
     def _walk_in_integers(self, assignment: Assignment) -> IntegerWalk | None:
         """Return what walks the whole model in integers; None where the float walk does."""
-        if self.fidelity == "calibrated" or not assignment:
-            return None
         writer = self._program_writer(assignment, seed_steps(self.model, assignment))
-        return self._integer_walk(writer, len(self.model.steps))
+        return None if writer is None else self._integer_walk(writer, len(self.model.steps))
 
     def _run_of(
         self, assignment: Assignment, *, leaves: bool
@@ -200,13 +194,20 @@ class Engine:
     def fallbacks(self, assignment: Assignment) -> tuple[Fallback, ...]:
         """Return what an assignment quantizes and has no integer form here; needs `profile`.
 
+        At calibrated fidelity nothing needs one.
+
         Raises:
             UnsupportedError: The march's integers are not known.
         """
         writer = self._program_writer(assignment, seed_steps(self.model, assignment))
-        return writer.program(()).fallbacks
+        return () if writer is None else writer.program(()).fallbacks
 
-    def _program_writer(self, assignment: Assignment, seeds: frozenset[int]) -> ProgramWriter:
+    def _program_writer(
+        self, assignment: Assignment, seeds: frozenset[int]
+    ) -> ProgramWriter | None:
+        """Derive what an assignment turns into integers; None where that is nothing."""
+        if self.fidelity == "calibrated" or not assignment:
+            return None
         # Half of the package is for integers; what does not use them does not load it.
         from hbdebug.lowering.program import write_program  # noqa: PLC0415
 
@@ -322,11 +323,11 @@ class Engine:
     def _plan(self, assignment: Assignment) -> _Plan:
         seeds = seed_steps(self.model, assignment)
         first, last = quantized_span(self.model, assignment, seeds)
-        if self.fidelity == "calibrated" or not assignment:
-            return _Plan(seeds=seeds, span=(first, last), writer=None)
-        # What is in integers may go on behind the last point, until an operator needs floats.
         writer = self._program_writer(assignment, seeds)
-        return _Plan(seeds=seeds, span=(first, max(last, writer.end)), writer=writer)
+        if writer is not None:
+            # What is in integers may go on behind the last point, until an operator needs floats.
+            last = max(last, writer.end)
+        return _Plan(seeds=seeds, span=(first, last), writer=writer)
 
     def _variant(
         self,
@@ -461,10 +462,7 @@ class Engine:
         weight: tuple[int, ...] = ()
         inner = 0
         if len(node.inputs) > 1:
-            source = node.inputs[1]
-            while isinstance(point := self.model.producer_of.get(source), Point):
-                source = point.input
-            constant = self.model.constants.get(source)
+            constant = self.model.constants.get(self.model.in_front_of_points(node.inputs[1]))
             weight = () if constant is None else constant.shape
         if node.op_type in {"MatMul", "Gemm"} and node.inputs[0] in profile.specs:
             inner = profile.specs[node.inputs[0]][1][-1]

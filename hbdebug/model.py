@@ -72,6 +72,26 @@ class Node:
     body: tuple[Op, ...]
     quick: tuple[Op, ...] = ()
 
+    def reading(self, names: Mapping[str, str]) -> Node:
+        """Return the node reading other tensors, its body included.
+
+        Args:
+            names: Tensor name -> the name to read instead; others stay.
+        """
+
+        def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(names.get(name, name) for name in inputs)
+
+        def rewired(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+            return tuple(replace(op, inputs=renamed(op.inputs)) for op in ops)
+
+        return replace(
+            self,
+            inputs=renamed(self.inputs),
+            body=rewired(self.body),
+            quick=rewired(self.quick),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Point:
@@ -173,6 +193,12 @@ class QuantModel:
                 if tensor:
                     found.setdefault(tensor, []).append((step, index))
         return {tensor: tuple(steps) for tensor, steps in found.items()}
+
+    def in_front_of_points(self, tensor: str) -> str:
+        """Return the tensor in front of the points that a tensor is behind; itself without any."""
+        while isinstance(point := self.producer_of.get(tensor), Point):
+            tensor = point.input
+        return tensor
 
     @cached_property
     def position_of(self) -> Mapping[str, int]:

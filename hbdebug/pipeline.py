@@ -32,7 +32,7 @@ from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
-from hbdebug.report.record import write_bytes_atomic
+from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
 from hbdebug.samples import Samples, TensorSpec, open_samples
 from hbdebug.threads import one_blas_thread
@@ -163,17 +163,19 @@ def sensitivity(
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
-        limits = (*limits, measure_integer_ceiling(engine, vendors, stream, watch))
+        limits += (measure_integer_ceiling(engine, vendors, stream, watch),)
     if fidelity == "integer":
         limits += measure_ceilings(engine, stream, request, watch, names=ceilings.IN_INTEGERS)
         notes += _fallback_notes(engine)
     elif integers:
         found, said = _in_integers(engine.at("integer"), stream, request, watch)
-        limits, notes = limits + found, notes + said
+        limits += found
+        notes += said
     seconds.lap("whole model")
     forms = None
     if in_integers:
-        forms, notes = _compared_forms(engine, stream, request, watch, notes)
+        forms, said = _compared_forms(engine, stream, request, watch)
+        notes += said
         seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
     journal = _journal_opener(
@@ -254,21 +256,17 @@ def _as_suggested(
 
 
 def _compared_forms(
-    engine: Engine,
-    samples: Samples,
-    request: Request,
-    observer: Observer,
-    notes: tuple[str, ...],
+    engine: Engine, samples: Samples, request: Request, observer: Observer
 ) -> tuple[Forms | None, tuple[str, ...]]:
-    """Compare integer and calibrated forms; where that cannot be done, say so in the notes."""
+    """Compare integer and calibrated forms, and say where that cannot be done."""
     from hbdebug.analysis.forms import compare_forms  # noqa: PLC0415 - only with integers
 
     try:
         with one_blas_thread():
-            return compare_forms(engine, samples, request.march, observer=observer), notes
+            return compare_forms(engine, samples, request.march, observer=observer), ()
     except UnsupportedError as error:
         words = ("integer forms of nodes were not compared", error.where, error.message)
-        return None, (*notes, ": ".join(filter(None, words)))
+        return None, (": ".join(filter(None, words)),)
 
 
 def _with_forms(result: SensitivityResult, forms: Forms | None) -> SensitivityResult:
@@ -321,10 +319,8 @@ def repair(model: str | Path | onnx.ModelProto, output: str | Path) -> Repaired:
     Raises:
         HbdebugError: See `hbdebug.errors`.
     """
-    if isinstance(model, (str, Path)) and Path(model).resolve() == Path(output).resolve():
-        raise UsageError(
-            "the model would be overwritten", where=str(output), hint="Choose another -o."
-        )
+    if isinstance(model, (str, Path)):
+        refuse_overwriting(model, output)
     from hbdebug.loading.repair import repair_hard_sigmoids  # noqa: PLC0415 - nothing else uses it
 
     repaired = repair_hard_sigmoids(model)

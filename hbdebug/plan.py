@@ -146,9 +146,7 @@ def read_around(
     """Yield what a step reads in front of points."""
     for index, name in enumerate(step.inputs):
         if (step.name, index) in bypassed:
-            while isinstance(point := model.producer_of.get(name), Point):
-                name = point.input  # noqa: PLW2901 - the way to the front
-            yield name
+            yield model.in_front_of_points(name)
 
 
 def last_uses(

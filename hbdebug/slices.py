@@ -1,8 +1,8 @@
 """Runnable pieces of the float model: one-node sessions and suffix sessions.
 
-With `hbdebug.loading`, the only code that touches protobuf. Sessions run single-threaded on the
-provider that the user named, never on another, and ONNX Runtime is told not to fuse
-QuantizeLinear/DequantizeLinear pairs behind our back.
+With `hbdebug.loading` and `hbdebug.kernels.depthwise`, the only code that touches protobuf.
+Sessions run single-threaded on the provider that the user named, never on another, and ONNX Runtime
+is told not to fuse QuantizeLinear/DequantizeLinear pairs behind our back.
 """
 
 from __future__ import annotations

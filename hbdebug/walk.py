@@ -206,11 +206,8 @@ class Walker:
         feeds = None
         for input_index, name in enumerate(node.inputs):
             if (node.name, input_index) in assignment.bypassed:
-                source = name
-                while isinstance(point := self.model.producer_of.get(source), Point):
-                    source = point.input
                 feeds = dict(values) if feeds is None else feeds
-                feeds[name] = values[source]
+                feeds[name] = values[self.model.in_front_of_points(name)]
         return values if feeds is None else feeds
 
     def _prepare(self, index: int, values: Mapping[str, NDArray[Any]]) -> None:

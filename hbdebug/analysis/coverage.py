@@ -155,10 +155,8 @@ def measurable(model: QuantModel) -> tuple[QuantModel, tuple[str, ...]]:
     outputs: dict[str, TensorSpec] = {}
     notes = []
     for spec in model.outputs:
-        source = spec.name
-        while isinstance(maker := model.producer_of.get(source), Point):
-            source = maker.input
-        if maker is None or maker.op_type != _SELECTOR:
+        maker = model.producer_of.get(model.in_front_of_points(spec.name))
+        if not isinstance(maker, Node) or maker.op_type != _SELECTOR:
             outputs[spec.name] = spec
             continue
         for name in maker.inputs:

@@ -97,14 +97,9 @@ def compare_forms(
         UnsupportedError: The march, or an operator's integer form, is not known.
     """
     watch = observer or Observer()
-    specs = engine.profile(next(inputs_of(samples))).specs
+    engine.profile(next(inputs_of(samples)))
     wanted = Assignment.as_calibrated(engine.model) if assignment is None else assignment
-    lowered = lower_traced(
-        engine.model,
-        wanted,
-        shapes={name: shape for name, (_, shape) in specs.items()},
-        march=march,
-    )
+    lowered = lower_traced(engine.model, wanted, shapes=engine.shapes, march=march)
     count = min(limit, len(samples))
     watch.phase("integer forms", count)
     inputs = islice(inputs_of(samples), count)

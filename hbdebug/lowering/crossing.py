@@ -52,12 +52,18 @@ def only_reader(graph: Rewriting, tensor: str, op_type: str = "") -> Node | None
     return reader if op_type in {"", reader.op_type} else None
 
 
+def transpose_behind(graph: Rewriting, tensor: str) -> Node | None:
+    """Return the Transpose that alone reads a tensor, if it says how."""
+    reader = only_reader(graph, tensor, "Transpose")
+    return reader if turns(reader) else None
+
+
 def in_front_of_dequantize(graph: Rewriting, node: Node) -> bool:
     """Transpose integers instead of the floats that are made of them."""
     if node.op_type != "HzDequantize":
         return False
-    transpose = only_reader(graph, node.outputs[0], "Transpose")
-    if transpose is None or not turns(transpose):
+    transpose = transpose_behind(graph, node.outputs[0])
+    if transpose is None:
         return False
     (output,) = transpose.outputs
     moved = f"{output}_quantized"
@@ -128,8 +134,8 @@ def in_front_of_quantize(graph: Rewriting, node: Node) -> bool:
     """Transpose floats instead of the integers that are made of them."""
     if node.op_type != "HzQuantize":
         return False
-    transpose = only_reader(graph, node.outputs[0], "Transpose")
-    if transpose is None or not turns(transpose):
+    transpose = transpose_behind(graph, node.outputs[0])
+    if transpose is None:
         return False
     (source, step), (quantized,), (turned,) = node.inputs, node.outputs, transpose.outputs
     perm = perm_of(transpose)

@@ -291,10 +291,8 @@ class StepLowering:
         integers if an integer node makes it.
         """
         source = node.inputs[index]
-        if (node.name, index) in self._assignment.bypassed:
-            while isinstance(point := self._model.producer_of.get(source), Point):
-                source = point.input
-        return source
+        around = (node.name, index) in self._assignment.bypassed
+        return self._model.in_front_of_points(source) if around else source
 
 
 class _GraphLowering(StepLowering):
@@ -363,15 +361,10 @@ class _GraphLowering(StepLowering):
             for index, name in enumerate(node.inputs)
             if name
         }
-        body = tuple(
-            replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs))
-            for op in node.body
-        )
-        inputs = tuple(renamed.get(name, name) for name in node.inputs)
         # A few operators, such as HzPad, have one name in float and in integers. Only the body
         # says what the float one computes, and it is stock.
         domain = "" if (node.domain, node.op_type) in KERNELS else node.domain
-        self._out.nodes.append(replace(node, domain=domain, inputs=inputs, body=body, quick=()))
+        self._out.nodes.append(replace(node.reading(renamed), domain=domain, quick=()))
         for name in node.outputs:
             self._out.keep_float(name)
 

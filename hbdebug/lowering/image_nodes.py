@@ -13,11 +13,11 @@ from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.elementwise_nodes import ElementwiseLowering
 from hbdebug.lowering.islands import resizing_of
 from hbdebug.lowering.mantissa import LARGEST
-from hbdebug.lowering.nodes import TYPES, convolution_attributes
+from hbdebug.lowering.nodes import TYPES
 from hbdebug.lowering.parameters import padding
 from hbdebug.lowering.prelu import prelu, shift_slopes
 from hbdebug.lowering.steps import constant_steps
-from hbdebug.lowering.writer import CHANNELS_LAST
+from hbdebug.lowering.writer import CHANNELS_LAST, convolution_attributes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -186,7 +186,7 @@ class ImageNodeLowering(ElementwiseLowering):
             march=self._out.march,
         )
         inputs = [x.name, self._out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
-        inputs += self.bias_constants(f"{node.name}_{name}", found.bias, found.bias_shift)
+        inputs += self._out.bias_constants(f"{node.name}_{name}", found.bias, found.bias_shift)
         attributes: Attributes = {
             **node.attributes,
             "weight_thresholds": threshold.astype(float).tolist(),

@@ -22,6 +22,7 @@ from hbdebug.lowering.crossing import (
     only_reader,
     perm_of,
     permuted,
+    transpose_behind,
     transpose_of,
     turns,
 )
@@ -359,10 +360,8 @@ def _reshaped_channels_last(graph: Rewriting, node: Node) -> bool:
     if node.op_type != "Reshape" or not is_arranged(graph, node.inputs[0]):
         return False
     before = transpose_of(graph, node.inputs[0])
-    after = only_reader(graph, node.outputs[0], "Transpose")
+    after = transpose_behind(graph, node.outputs[0])
     if before is None or only_reader(graph, node.inputs[0], "Reshape") is None or after is None:
-        return False
-    if not turns(after):
         return False
     if perm_of(before) != list(CHANNELS_FIRST) or perm_of(after) != list(CHANNELS_LAST):
         return False

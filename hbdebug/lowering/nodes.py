@@ -17,13 +17,17 @@ from hbdebug.lowering.fusion import grid_point, quantizing_point
 from hbdebug.lowering.parameters import reduced_axes
 from hbdebug.lowering.reduction import reduction, sum_step
 from hbdebug.lowering.steps import constant_steps, same_step, step_of_threshold
-from hbdebug.lowering.writer import CHANNELS_LAST, Tensor
+from hbdebug.lowering.writer import (
+    CHANNELS_LAST,
+    Tensor,
+    convolution_attributes,
+    residual_attributes,
+)
 from hbdebug.model import Point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.convolution import ConvIntegers, ResidualIntegers
     from hbdebug.lowering.fusion import Fusion
     from hbdebug.lowering.mantissa import Rescale
     from hbdebug.lowering.writer import Attributes, GraphWriter
@@ -123,12 +127,12 @@ class NodeLowering:
             out.record(node, weight, bias, threshold, x, sums)
             inputs = [x.name, out.constant(weight_name, np.moveaxis(sums.weight, 1, -1))]
             if sums.bias is not None:
-                inputs += self.bias_constants(f"{node.name}_{name}", sums.bias, sums.bias_shift)
+                inputs += out.bias_constants(f"{node.name}_{name}", sums.bias, sums.bias_shift)
             if residual is not None:
                 inputs += [""] * (4 - len(inputs)) + [residual.name]
             attributes["use_bias"] = int(sums.bias is not None)
             attributes |= {"output_bit": 32, "high_precision_output": 1, "data_format": "NHWC"}
-            attributes |= _residual_attributes(sums.residual)
+            attributes |= residual_attributes(sums.residual)
             self._write_sums(
                 node, "HzSQuantizedConv", inputs, attributes, sums.step, output=fusion.output
             )
@@ -152,7 +156,7 @@ class NodeLowering:
         out.record(node, weight, bias, threshold, x, found, (bits, step))
         inputs = [x.name, out.constant(weight_name, np.moveaxis(found.weight, 1, -1))]
         bias_name = f"{node.name}_{name or 'rounding_bias'}"
-        inputs += self.bias_constants(bias_name, found.bias, found.bias_shift)
+        inputs += out.bias_constants(bias_name, found.bias, found.bias_shift)
         if residual is not None:
             inputs.append(residual.name)
         attributes |= convolution_attributes(found, bits)
@@ -176,15 +180,6 @@ class NodeLowering:
         if any(size > 1 for size in node.attributes.get("dilations", ())):
             return 8, self.step_in(grid, 8)
         return self.bits_and_step(grid)
-
-    def bias_constants(
-        self, name: str, bias: NDArray[np.int32], shift: NDArray[np.int64]
-    ) -> list[str]:
-        """Add a bias and its shifts to the left."""
-        return [
-            self._out.constant(f"{name}_quantized", bias),
-            self._out.constant(f"{name}_b_scale", shift.astype(np.int8)),
-        ]
 
     def global_average(self, node: Node, grid: Point | None) -> None:
         """Derive a GlobalAveragePool; without grid it gives int32 sums."""
@@ -443,30 +438,6 @@ class NodeLowering:
             step_name=step_name or f"{node.name}_x_scale",
             last=turned and len(shape) == 4,
         )
-
-
-def convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
-    """Return the attributes that an HzSQuantizedConv has for an output of int8 or int16."""
-    attributes: Attributes = {
-        "use_bias": 1,
-        "output_bit": bits,
-        "right_shift": found.rescale.accumulator_shift.tolist(),
-        "scale": found.rescale.multiplier.tolist(),
-        "out_shift": found.rescale.output_shift.tolist(),
-        "high_precision_output": 0,
-        "data_format": "NHWC",
-    }
-    return attributes | _residual_attributes(found.residual)
-
-
-def _residual_attributes(residual: ResidualIntegers | None) -> Attributes:
-    if residual is None:
-        return {}
-    return {
-        "use_sumin": 1,
-        "e_scale": residual.multiplier.tolist(),
-        "e_shift": residual.shift.tolist(),
-    }
 
 
 def rescale_attributes(

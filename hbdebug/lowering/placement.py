@@ -31,7 +31,7 @@ def on_chip(model: QuantModel, assignment: Assignment, writer: GraphWriter) -> A
     Raises:
         UnsupportedError: That depends on a shape, which is not known.
     """
-    islands = writer.once(("on chip",), lambda: _Islands(model, writer))
+    islands = _islands(model, writer)
     left_out = dict.fromkeys(name for name in islands.points if name in assignment)
     if not left_out and not islands.around:
         return assignment
@@ -43,7 +43,12 @@ def outputs_in_float(model: QuantModel, writer: GraphWriter) -> frozenset[str]:
 
     A float node gives it as it is, even where integer nodes read it on the point's grid.
     """
-    return writer.once(("on chip",), lambda: _Islands(model, writer)).outputs
+    return _islands(model, writer).outputs
+
+
+def _islands(model: QuantModel, writer: GraphWriter) -> _Islands:
+    """Return what depends on the model as calibrated alone, found once."""
+    return writer.once(("on chip",), lambda: _Islands(model, writer))
 
 
 class _Islands:

@@ -75,11 +75,6 @@ class Program:
             if isinstance(action, Node)
         )
 
-    @property
-    def end(self) -> int:
-        """The position behind the last step that does not run as it is; 0 without any."""
-        return max(self.actions, default=-1) + 1
-
     @cached_property
     def last_reads(self) -> Mapping[str, int]:
         """Tensor -> index of the last step where an integer node reads it."""

@@ -174,7 +174,7 @@ class Rewriting:
         if old != new:
             for name in tuple(self._readers.get(old, ())):
                 node = self._nodes[name]
-                self.replace(node, _reading(node, old, new))
+                self.replace(node, node.reading({old: new}))
 
     def _insert(self, node: Node, side: int, new: Node) -> None:
         self._inserted += 1
@@ -193,14 +193,6 @@ class Rewriting:
         self._makers.update(dict.fromkeys(node.outputs, node.name))
         for name in node.inputs:
             self._readers.setdefault(name, set()).add(node.name)
-
-
-def _reading(node: Node, old: str, new: str) -> Node:
-    def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new if name == old else name for name in names)
-
-    body = tuple(replace(op, inputs=renamed(op.inputs)) for op in node.body)
-    return replace(node, inputs=renamed(node.inputs), body=body)
 
 
 def _making(node: Node, old: str, new: str) -> Node:

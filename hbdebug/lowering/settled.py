@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hbdebug.model import Assignment, Node, Point
+from hbdebug.model import Assignment, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hbdebug.model import IntegerModel, Op, QuantModel, Step
+    from hbdebug.model import IntegerModel, Node, QuantModel, Step
 
 
 def settled(
@@ -59,23 +59,10 @@ def _rewired(
     """Return a node that reads what it reads under the assignment."""
     names = {}
     for index, name in enumerate(node.inputs):
-        source = name
-        producer = model.producer_of.get(name)
-        if isinstance(producer, Point) and (node.name, index) in assignment.bypassed:
-            source = producer.input
+        around = (node.name, index) in assignment.bypassed
+        source = model.in_front_of_points(name) if around else name
         names[name] = replaced.get(source, source)
-
-    def renamed(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-        return tuple(
-            replace(op, inputs=tuple(names.get(name, name) for name in op.inputs)) for op in ops
-        )
-
-    return replace(
-        node,
-        inputs=tuple(names[name] for name in node.inputs),
-        body=renamed(node.body),
-        quick=renamed(node.quick),
-    )
+    return node.reading(names)
 
 
 def with_original_constants(lowered: IntegerModel, model: QuantModel) -> IntegerModel:
@@ -92,15 +79,5 @@ def with_original_constants(lowered: IntegerModel, model: QuantModel) -> Integer
         and np.array_equal(lowered.constants[point.output], model.constants.get(point.input, ()))
     }
 
-    def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names.get(name, name) for name in inputs)
-
-    nodes = tuple(
-        replace(
-            node,
-            inputs=renamed(node.inputs),
-            body=tuple(replace(op, inputs=renamed(op.inputs)) for op in node.body),
-        )
-        for node in lowered.nodes
-    )
+    nodes = tuple(node.reading(names) for node in lowered.nodes)
     return replace(lowered, steps=nodes)

@@ -15,15 +15,16 @@ import numpy as np
 from hbdebug.errors import UnsupportedError
 from hbdebug.lowering.convolution import Derivation, convolution
 from hbdebug.lowering.elementwise import BERNOULLI2
+from hbdebug.lowering.rewriting import stock
 from hbdebug.lowering.steps import requantization
-from hbdebug.model import Node, Op
+from hbdebug.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from hbdebug.lowering.convolution import ConvIntegers, SumIntegers
+    from hbdebug.lowering.convolution import ConvIntegers, ResidualIntegers, SumIntegers
 
     Shape: TypeAlias = tuple[int, ...]
     Attributes: TypeAlias = dict[str, Any]
@@ -181,20 +182,16 @@ class GraphWriter:
         attributes: Mapping[str, Any],
     ) -> None:
         """Add a stock operator, which works on integers as they are."""
-        op = Op(
-            op_type=op_type, inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes
-        )
-        self.nodes.append(
-            Node(
-                name=name,
-                op_type=op_type,
-                domain="",
-                inputs=op.inputs,
-                outputs=op.outputs,
-                attributes=op.attributes,
-                body=(op,),
-            )
-        )
+        self.nodes.append(stock(name, op_type, inputs, outputs, attributes))
+
+    def bias_constants(
+        self, name: str, bias: NDArray[np.int32], shift: NDArray[np.int64]
+    ) -> list[str]:
+        """Add a bias and its shifts to the left."""
+        return [
+            self.constant(f"{name}_quantized", bias),
+            self.constant(f"{name}_b_scale", shift.astype(np.int8)),
+        ]
 
     def turned(self, tensor: Tensor, *, last: bool, by: str, index: int = 0) -> Tensor:
         """Return a tensor with channels last, or first; write the Transpose it takes.
@@ -272,12 +269,10 @@ class GraphWriter:
             output_step=float(step),
             march=self.march,
         )
-        bias = f"{name}_UNIT_BIAS_FOR_{of}"
         inputs = [
             tensor.name,
             self.constant(f"{name}_UNIT_WEIGHT_FOR_{of}_quantized", found.weight),
-            self.constant(f"{bias}_quantized", found.bias),
-            self.constant(f"{bias}_b_scale", found.bias_shift.astype(np.int8)),
+            *self.bias_constants(f"{name}_UNIT_BIAS_FOR_{of}", found.bias, found.bias_shift),
         ]
         attributes: Attributes = {
             "group": channels,
@@ -285,13 +280,7 @@ class GraphWriter:
             "strides": [1, 1],
             "dilations": [1, 1],
             "pads": [0, 0, 0, 0],
-            "use_bias": 1,
-            "output_bit": bits,
-            "right_shift": found.rescale.accumulator_shift.tolist(),
-            "scale": found.rescale.multiplier.tolist(),
-            "out_shift": found.rescale.output_shift.tolist(),
-            "high_precision_output": 0,
-            "data_format": "NHWC",
+            **convolution_attributes(found, bits),
         }
         self.node(name, "HzSQuantizedConv", inputs, f"{name}_quantized", attributes)
         return replace(tensor, name=f"{name}_quantized", bits=bits, step=step.reshape(1))
@@ -332,3 +321,28 @@ class GraphWriter:
         """Give a float tensor the name of a graph output; write the Identity that it takes."""
         self.stock(f"{name}_Identity", "Identity", [tensor], [name], {})
         self._in_float[name] = name
+
+
+def convolution_attributes(found: ConvIntegers, bits: int) -> Attributes:
+    """Return the attributes that an HzSQuantizedConv has for an output of int8 or int16."""
+    attributes: Attributes = {
+        "use_bias": 1,
+        "output_bit": bits,
+        "right_shift": found.rescale.accumulator_shift.tolist(),
+        "scale": found.rescale.multiplier.tolist(),
+        "out_shift": found.rescale.output_shift.tolist(),
+        "high_precision_output": 0,
+        "data_format": "NHWC",
+    }
+    return attributes | residual_attributes(found.residual)
+
+
+def residual_attributes(residual: ResidualIntegers | None) -> Attributes:
+    """Return the attributes that a convolution has for its residual; none without one."""
+    if residual is None:
+        return {}
+    return {
+        "use_sumin": 1,
+        "e_scale": residual.multiplier.tolist(),
+        "e_shift": residual.shift.tolist(),
+    }

@@ -41,6 +41,20 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     write_bytes_atomic(path, text.encode("utf-8"))
 
 
+def refuse_overwriting(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Refuse to write to the file that was read, by whatever name it goes.
+
+    Raises:
+        UsageError: They are one file.
+    """
+    read, written = Path(source), Path(output)
+    same = read.resolve() == written.resolve()
+    if same or (read.exists() and written.exists() and read.samefile(written)):
+        raise UsageError(
+            "the model would be overwritten", where=str(output), hint="Choose another -o."
+        )
+
+
 def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new.
 
