@@ -95,16 +95,21 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Point:
-    """One place where a tensor is quantized: an HzCalibration node.
+    """One place where a tensor is quantized: an HzCalibration node, or a pair of QuantizeLinear and
+    DequantizeLinear.
 
     Attributes:
-        name: The node's name, as in the file.
+        name: The node's name, as in the file; of a pair, that of its QuantizeLinear, and of a
+            constant that the file holds in integers, that of its DequantizeLinear.
         role: ``weight`` or ``activation``.
         input: Tensor that is quantized.
         output: Tensor behind the point.
         params: How it is quantized; None when it never is (unknown or passing type).
         enabled: Whether the file quantizes here (switched on and calibrated).
         reason: Why ``enabled`` is False, in words for the user; empty otherwise.
+        op_type: Operator of the node that ``name`` is of.
+        stored: What a constant is behind the point under ``params``, where the file holds its
+            integers itself: they may have been chosen otherwise than by rounding. None elsewhere.
     """
 
     name: str
@@ -114,6 +119,8 @@ class Point:
     params: QuantParams | None
     enabled: bool = True
     reason: str = ""
+    op_type: str = "HzCalibration"
+    stored: NDArray[np.generic] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -144,7 +151,7 @@ class QuantModel:
         steps: Nodes and points in topological order.
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
-        warnings: What about the float form of its operators the user should know.
+        warnings: What about the float form of the file the user should know.
     """
 
     path: str

@@ -173,7 +173,7 @@ def measurable(model: QuantModel) -> tuple[QuantModel, tuple[str, ...]]:
 def points_left_out(model: QuantModel) -> tuple[NotAnalysed, ...]:
     """Return the points that the file does not quantize, with the reason."""
     return tuple(
-        NotAnalysed(name=point.name, op_type="HzCalibration", reason=point.reason)
+        NotAnalysed(name=point.name, op_type=point.op_type, reason=point.reason)
         for point in model.points
         if not point.enabled
     )
@@ -260,9 +260,11 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
 
 
 def granularity(point: Point) -> str:
-    """Return ``per-tensor`` or ``per-channel``; empty for a point that never quantizes."""
+    """Return ``per-tensor``, ``per-channel`` or ``blocks of 32``; empty for one without a grid."""
     if point.params is None:
         return ""
+    if point.params.block:
+        return f"blocks of {point.params.block}"
     return "per-channel" if point.params.per_channel else "per-tensor"
 
 

@@ -486,7 +486,7 @@ def _unmeasured(
     model: QuantModel, items: Sequence[_Item], measured: Sequence[_Item]
 ) -> list[NotAnalysed]:
     done = {item.name for item in measured}
-    op_types = {step.name: getattr(step, "op_type", "HzCalibration") for step in model.steps}
+    op_types = {step.name: step.op_type for step in model.steps}
     return [
         NotAnalysed(name=item.name, op_type=op_types[item.name], reason=INTERRUPTED)
         for item in items
