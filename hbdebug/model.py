@@ -95,8 +95,9 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Point:
-    """One place where a tensor is quantized: an HzCalibration node, or a pair of QuantizeLinear and
-    DequantizeLinear.
+    """One place where a tensor is quantized.
+
+    That is an HzCalibration node, or a pair of QuantizeLinear and DequantizeLinear.
 
     Attributes:
         name: The node's name, as in the file; of a pair, that of its QuantizeLinear, and of a

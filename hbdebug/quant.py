@@ -10,9 +10,9 @@ The zero point is added *before* rounding. ``-128`` is reachable although ``scal
 ``threshold / 127``. NaN stays NaN, infinities saturate, and the zero point's addition turns
 ``-0.0`` into ``+0.0``.
 
-QuantizeLinear and DequantizeLinear differ in one thing (measured against ONNX Runtime 1.32, x86-64):
-their zero point is an integer that is added *after* rounding, so that a tie goes to the even multiple
-of ``scale``, whatever the zero point::
+QuantizeLinear and DequantizeLinear differ in one thing (measured against ONNX Runtime 1.32 on
+x86-64): their zero point is an integer that is added *after* rounding, so that a tie goes to the even
+multiple of ``scale``, whatever the zero point::
 
     q = clip(rint(x / scale) + zero_point, qmin, qmax)      # QuantParams.rounds_first
     y = (q - zero_point) * scale
@@ -185,10 +185,8 @@ def fake_quantize(x: NDArray[Any], params: QuantParams) -> NDArray[Any]:
     """
     if x.dtype == np.float16:
         with np.errstate(over="ignore"):
-            narrow: NDArray[np.float16] = fake_quantize(x.astype(np.float32), params).astype(
-                x.dtype
-            )
-        return narrow
+            wide = fake_quantize(x.astype(np.float32), params)
+            return wide.astype(np.float16)
     if not params.is_integer:
         return _narrow(x, params)
     if not params.per_channel:
@@ -197,10 +195,10 @@ def fake_quantize(x: NDArray[Any], params: QuantParams) -> NDArray[Any]:
     zero_point = params.spread(params.zero_point, x.shape)
     if params.rounds_first:
         with np.errstate(all="ignore"):
-            y = np.divide(x, scale, dtype=np.float32)
+            y: NDArray[np.float32] = np.divide(x, scale, dtype=np.float32)
             _round_and_saturate(y, params.qmin - zero_point, params.qmax - zero_point)
             y *= scale
-            return y
+        return y
     step = scale if params.dequantize_scale is None else np.float32(params.dequantize_scale)
     with np.errstate(all="ignore"):
         y = np.divide(x, scale, dtype=np.float32)

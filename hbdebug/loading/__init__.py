@@ -125,10 +125,8 @@ def _with_float_weights(
         )
     originals = match_originals(loaded, wanted.keys(), read_model(float_model))
     given = qdq.with_originals(loaded, originals.found)
-    notes = [
-        f"{len(originals.found)} of {len(wanted)} stored weights and biases have their "
-        f"original values from the float model"
-    ]
+    count = f"{len(originals.found)} of {len(wanted)}"
+    notes = [f"{count} stored weights and biases have their original values from the float model"]
     reasons: dict[str, list[str]] = {}
     for name, reason in originals.unmatched.items():
         reasons.setdefault(reason, []).append(wanted[name].name)
@@ -140,7 +138,7 @@ def _with_float_weights(
 
 
 def _integer_operators(op_types: Sequence[str]) -> list[str]:
-    """Return the vendor's operators that compute in integers; HzQuantize alone may be half a pair."""
+    """Return the vendor's operators that compute in integers; HzQuantize may be half a pair."""
     return [
         name for name in op_types if name.startswith(hmct.INTEGER_PREFIXES) and name != "HzQuantize"
     ]

@@ -1,11 +1,11 @@
-"""Relu and Clip that a quantizer took out, because the range of the point behind them does their work.
+"""Relu and Clip that a quantizer took out, because the range of the point behind does their work.
 
-ONNX Runtime's static quantizer, and others, remove a Relu or Clip in front of a QuantizeLinear whose
-zero point is its smallest integer: what is below 0 saturates at 0. In the float twin nothing
-saturates, so the activation has to be put back, or the float baseline is another network. A lower end
-of 0 says that there was one (where values are never negative, it changes nothing). Of the upper end
-only 6 is put back, where the range ends there to a float's accuracy: any other end may as well be
-the largest value that was seen.
+ONNX Runtime's static quantizer, and others, remove a Relu or Clip in front of a QuantizeLinear
+whose zero point is its smallest integer: what is below 0 saturates at 0. In the float twin nothing
+saturates, so the activation has to be put back, or the float baseline is another network. A lower
+end of 0 says that there was one (where values are never negative, it changes nothing). Of the upper
+end only 6 is put back, where the range ends there to a float's accuracy: any other end may as well
+be the largest value that was seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NEVER_NEGATIVE = frozenset(
     {"Abs", "Clip", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"}
 )
-"""Operators behind which no Relu can have been left out: they make no negative values, or are one."""
+"""Operators behind which no Relu is missing: they make no negative values, or are one."""
 
 _SIX = 6.0
 # Six out of 255 steps, a float32 each, is off by less than this.

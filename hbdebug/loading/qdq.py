@@ -1,10 +1,10 @@
 """Models with QuantizeLinear and DequantizeLinear (QDQ): the pairs become points of a float twin.
 
-The *float twin* is the graph with every pair taken out: what QuantizeLinear and DequantizeLinear do
-together, rounding to a grid, is the point; in float the point passes its input on. Operators between
-the two that only move integers about run on real numbers in the twin, which gives the same, because
-everything behind the point lies on its grid. A constant that the file holds in integers has its
-dequantized value in the twin: what it was before, the file does not say.
+The *float twin* is the graph with every pair taken out: what QuantizeLinear and DequantizeLinear
+do together, rounding to a grid, is the point; in float the point passes its input on. Operators
+between the two that only move integers about run on real numbers in the twin, which gives the same,
+because everything behind the point lies on its grid. A constant that the file holds in integers has
+its dequantized value in the twin: what it was before, the file does not say.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def refuse_qoperators(path: str, op_types: Sequence[str]) -> None:
         return
     dynamic = [name for name in found if "Dynamic" in name or name.endswith("Integer")]
     hint = (
-        "Its activations are quantized anew in every run (dynamic quantization), which no BPU does: "
-        "quantize statically, quantize_static(..., quant_format=QuantFormat.QDQ)."
+        "Its activations are quantized anew in every run (dynamic quantization), which no BPU "
+        "does: quantize statically, quantize_static(..., quant_format=QuantFormat.QDQ)."
         if dynamic
         else "Quantize again with pairs of QuantizeLinear and DequantizeLinear: "
         "quantize_static(..., quant_format=QuantFormat.QDQ)."
@@ -170,8 +170,8 @@ class _Reader(Reader):
             count = len(twin.put_back)
             self.warnings.append(
                 f"{count} Relu or Clip in front of points whose range begins at 0 (such as "
-                f"{twin.put_back[0]}) are assumed for the float baseline: quantizers leave them out; "
-                "they change nothing where values are never negative"
+                f"{twin.put_back[0]}) are assumed for the float baseline: quantizers leave them "
+                "out; they change nothing where values are never negative"
             )
         return steps
 
@@ -205,6 +205,8 @@ class _Twin:
         # Real numbers that take the place of integers, or are added, once everything is read.
         self._floats: dict[str, NDArray[np.generic]] = {}
         self._read_as_integers: set[str] = set()
+        # Stored integers that are moved first -> the DequantizeLinear that they come to.
+        self._moved: dict[str, tuple[str, onnx.NodeProto]] = {}
         self._makers: dict[str, str] = {}
         self._steps: list[Step] = []
         self.put_back: list[str] = []
@@ -219,19 +221,23 @@ class _Twin:
                 self._dequantized.setdefault(proto.input[0], []).append(proto.output[0])
             else:
                 self._read_as_integers.update(proto.input)
+        self._find_moved_constants(protos)
         for name, proto in protos:
-            try:
-                self._read(name, proto)
-            except UnsupportedError as error:
-                self._leave_out(name, proto, error.message)
-            except ModelError as error:
-                error.where = error.where or f"node {name}"
-                raise
+            self._read_or_leave_out(name, proto)
         self._tensors.add_constants(self._floats)
         return self._steps
 
     def _is(self, proto: onnx.NodeProto, operators: frozenset[tuple[str, str]]) -> bool:
         return (domain_of(proto, self._opset), proto.op_type) in operators
+
+    def _read_or_leave_out(self, name: str, proto: onnx.NodeProto) -> None:
+        try:
+            self._read(name, proto)
+        except UnsupportedError as error:
+            self._leave_out(name, proto, error.message)
+        except ModelError as error:
+            error.where = error.where or f"node {name}"
+            raise
 
     def _read(self, name: str, proto: onnx.NodeProto) -> None:
         if self._is(proto, QUANTIZE | DEQUANTIZE) and not (proto.input and proto.output):
@@ -240,10 +246,17 @@ class _Twin:
             self._quantize(name, proto)
         elif self._is(proto, DEQUANTIZE):
             self._dequantize(name, proto)
-        elif any(tensor in self._codes for tensor in proto.input):
+        elif self._reads_integers(proto):
             self._move(name, proto)
         else:
             self._keep(name, proto)
+
+    def _reads_integers(self, proto: onnx.NodeProto) -> bool:
+        for tensor in proto.input:
+            if tensor in self._moved and self._moves(proto):
+                self._start_moving(tensor)
+        captured = protobuf.captured(proto)
+        return any(tensor in self._codes for tensor in (*proto.input, *captured))
 
     def _leave_out(self, name: str, proto: onnx.NodeProto, reason: str) -> None:
         """Keep a node that is not known, as one that cannot be computed."""
@@ -268,9 +281,8 @@ class _Twin:
         """Compute what lies between a constant and a pair, such as Identity or Transpose."""
         wanted: set[str] = set()
         for _, proto in reversed(protos):
-            if self._is(proto, QUANTIZE | DEQUANTIZE):
-                wanted.update(proto.input)
-            elif not wanted.isdisjoint(proto.output) and self._folds(proto):
+            prepares = not wanted.isdisjoint(proto.output) and self._folds(proto)
+            if prepares or self._is(proto, QUANTIZE | DEQUANTIZE):
                 wanted.update(proto.input)
         constants = self._tensors.constants
         left = []
@@ -287,6 +299,31 @@ class _Twin:
 
     def _folds(self, proto: onnx.NodeProto) -> bool:
         return not domain_of(proto, self._opset) and folds(proto.op_type)
+
+    def _find_moved_constants(self, protos: Sequence[tuple[str, onnx.NodeProto]]) -> None:
+        """Find stored integers that are moved before they are dequantized, such as embeddings."""
+        makers = {output: proto for _, proto in protos for output in proto.output}
+        for name, proto in protos:
+            if not self._is(proto, DEQUANTIZE) or not proto.input:
+                continue
+            tensor = proto.input[0]
+            while (maker := makers.get(tensor)) is not None and self._moves(maker):
+                tensor = maker.input[0]
+            if maker is None and tensor in self._tensors.constants and tensor != proto.input[0]:
+                self._moved.setdefault(tensor, (name, proto))
+
+    def _moves(self, proto: onnx.NodeProto) -> bool:
+        return not domain_of(proto, self._opset) and proto.op_type in MOVES
+
+    def _start_moving(self, source: str) -> None:
+        """Put a point on integers that are stored, and dequantized only after they were moved."""
+        name, proto = self._moved.pop(source)
+        integers = self._tensors.constants[source]
+        grid = read_grid(proto, self._tensors.constants, None, integers)
+        twin = self._fresh(f"{source}/{name}")
+        self._renamed[source] = self._fresh(f"{twin}/dequantized")
+        self._point_on_integers(name, proto.op_type, twin, self._renamed[source], grid, integers)
+        self._codes[source] = _Code(point=name, grid=grid)
 
     # Pairs.
 
@@ -328,7 +365,7 @@ class _Twin:
             )
         self._steps.append(self._reader.step(proto.name, proto))
         self.put_back.append(proto.name)
-        return proto.output[0]
+        return str(proto.output[0])
 
     def _named(self, tensor: str) -> str:
         """Choose what a tensor of integers is called where it holds real numbers.
@@ -452,10 +489,10 @@ class _Twin:
 
     def _move(self, name: str, proto: onnx.NodeProto) -> None:
         """Let a node that moves integers move the real numbers that they stand for."""
-        read = [tensor for tensor in proto.input if tensor in self._codes]
+        tensors = (*proto.input, *protobuf.captured(proto))
+        read = [tensor for tensor in tensors if tensor in self._codes]
         code = self._codes[read[0]]
-        known = not domain_of(proto, self._opset) and proto.op_type in MOVES
-        indices = data_inputs(proto) if known else []
+        indices = data_inputs(proto) if self._moves(proto) else []
         if not set(read).issubset(proto.input[index] for index in indices):
             raise UnsupportedError(
                 f"{proto.op_type} computes on the integers of {code.point} instead of on real "

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear nodes, of any domain that has them -> quantization parameters.
+"""QuantizeLinear and DequantizeLinear nodes, of any domain that has them -> grids.
 
 The ONNX operators (opset 10 to 25), those of ONNX Runtime's domain ``com.microsoft``, and the
 vendor's HzQuantize and HzDequantize, which models trained with fake quantization hold, compute the
