@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hbdebug.results import NotAnalysed
     from hbdebug.samples import TensorSpec
 
+CALIBRATION = "HzCalibration"
+"""The vendor's operator for one quantization point."""
+
 Role: TypeAlias = Literal["weight", "activation"]
 
 
@@ -61,6 +64,7 @@ class Node:
             only inside start with the node's name and a slash.
         quick: Stock ONNX operators that compute the same but for float32 rounding, and faster;
             for where nothing behind the node is quantized. Empty when ``body`` is as fast.
+        assumed: Whether the file does not hold the node, see `hbdebug.loading.left_out`.
     """
 
     name: str
@@ -71,6 +75,7 @@ class Node:
     attributes: Mapping[str, Any]
     body: tuple[Op, ...]
     quick: tuple[Op, ...] = ()
+    assumed: bool = False
 
     def reading(self, names: Mapping[str, str]) -> Node:
         """Return the node reading other tensors, its body included.
@@ -120,7 +125,7 @@ class Point:
     params: QuantParams | None
     enabled: bool = True
     reason: str = ""
-    op_type: str = "HzCalibration"
+    op_type: str = CALIBRATION
     stored: NDArray[np.generic] | None = None
 
     @property
@@ -201,6 +206,11 @@ class QuantModel:
                 if tensor:
                     found.setdefault(tensor, []).append((step, index))
         return {tensor: tuple(steps) for tensor, steps in found.items()}
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether points are pairs of QuantizeLinear and DequantizeLinear, not HzCalibration."""
+        return any(point.op_type != CALIBRATION for point in self.points)
 
     def in_front_of_points(self, tensor: str) -> str:
         """Return the tensor in front of the points that a tensor is behind; itself without any."""

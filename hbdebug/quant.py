@@ -11,8 +11,8 @@ The zero point is added *before* rounding. ``-128`` is reachable although ``scal
 ``-0.0`` into ``+0.0``.
 
 QuantizeLinear and DequantizeLinear differ in one thing (measured against ONNX Runtime 1.32 on
-x86-64): their zero point is an integer that is added *after* rounding, so that a tie goes to the even
-multiple of ``scale``, whatever the zero point::
+x86-64): their zero point is an integer that is added *after* rounding, so that a tie goes to the
+even multiple of ``scale``, whatever the zero point::
 
     q = clip(rint(x / scale) + zero_point, qmin, qmax)      # QuantParams.rounds_first
     y = (q - zero_point) * scale
@@ -135,9 +135,10 @@ class QuantParams:
 
         The division is done in double precision and rounded to float32 once, as the vendor's
         loader does. An asymmetric range becomes the symmetric one that contains it. A float type
-        has no grid to refine and stays what it is.
+        has no grid to refine and stays what it is, and so does QuantizeLinear's of 16 bits.
         """
-        if not self.is_integer:
+        sixteen_bits = self.rounds_first and self.dtype in {"int16", "uint16"}
+        if not self.is_integer or sixteen_bits:
             return self
         threshold = np.abs(self.threshold)
         if self.asymmetric:

@@ -1,4 +1,4 @@
-"""Builders of small models with QuantizeLinear and DequantizeLinear, as several exporters write them.
+"""Builders of small models with QuantizeLinear and DequantizeLinear, as exporters write them.
 
 Every function of `FORMS` returns a model; inputs that fit come from `feeds`.
 """

@@ -10,7 +10,7 @@ from hbdebug.errors import ModelError, UnsupportedError
 from hbdebug.loading import hmct, qdq
 from hbdebug.loading.graph import some
 from hbdebug.loading.protobuf import read_model
-from hbdebug.loading.tensors import CALIBRATION
+from hbdebug.model import CALIBRATION
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +57,7 @@ def load(
     loaded = _load(read_model(model), skip_unsupported=skip_unsupported)
     if float_model is not None:
         loaded = _with_float_weights(loaded, float_model)
-    return _checked(loaded)
+    return _checked(qdq.warned(loaded))
 
 
 def load_to_run(
@@ -88,7 +88,9 @@ def load_to_run(
 def _load(file: ModelFile, *, skip_unsupported: bool) -> QuantModel:
     # In order of appearance, which is how messages name them.
     op_types = list(dict.fromkeys(node.op_type for node in file.proto.graph.node))
-    pairs = qdq.is_qdq(op_types) and not _integer_operators(op_types)
+    # Beside HzCalibration nodes, the vendor's own pairs are operators like others.
+    vendors = CALIBRATION in op_types and "QuantizeLinear" not in op_types
+    pairs = qdq.is_qdq(op_types) and not vendors and not _integer_operators(op_types)
     if not pairs and CALIBRATION not in op_types:
         raise _without_points(file, op_types)
     build = qdq.build if pairs else hmct.build

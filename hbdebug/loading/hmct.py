@@ -14,8 +14,8 @@ from hbdebug.loading.body import Body
 from hbdebug.loading.graph import in_order, leave_out, some
 from hbdebug.loading.operators import HORIZON, LOWERINGS
 from hbdebug.loading.points import float_point, read_point
-from hbdebug.loading.tensors import CALIBRATION, Tensors
-from hbdebug.model import Node, Op, QuantModel
+from hbdebug.loading.tensors import Tensors
+from hbdebug.model import CALIBRATION, Node, Op, QuantModel
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
@@ -153,7 +153,9 @@ class Reader:
 
     def step(self, name: str, proto: onnx.NodeProto) -> Step:
         """Turn one node into a step; what about it is not known is noted."""
-        return (self._point if proto.op_type == CALIBRATION else self._node)(name, proto)
+        if proto.op_type == CALIBRATION:
+            return self._point(name, proto)
+        return self.node(name, proto)
 
     def unknown(self, name: str, reason: str) -> None:
         """Note that a node cannot be computed, and why."""
@@ -179,7 +181,8 @@ class Reader:
             error.where = f"{CALIBRATION} node {name}"
             raise
 
-    def _node(self, name: str, proto: onnx.NodeProto) -> Node:
+    def node(self, name: str, proto: onnx.NodeProto) -> Node:
+        """Turn a node that is no point into a step; what about it is not known is noted."""
         domain = domain_of(proto, self._opset)
         attributes: dict[str, Any] = {}
         body: tuple[Op, ...] = ()

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hbdebug.loading.integer_moves import MOVES
+
 if TYPE_CHECKING:
     from hbdebug.loading.quantize_linear import Grid
 
-NEVER_NEGATIVE = frozenset(
+_NEVER_NEGATIVE = frozenset(
     {"Abs", "Clip", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"}
 )
-"""Operators behind which no Relu is missing: they make no negative values, or are one."""
+_COMPLETE = _NEVER_NEGATIVE | MOVES.keys() | {"DequantizeLinear", "HzDequantize"}
+"""Operators behind which no Relu is missing: they make nothing negative, or nothing of their own."""
 
 _SIX = 6.0
 # Six out of 255 steps, a float32 each, is off by less than this.
@@ -32,13 +35,13 @@ def left_out(grid: Grid, maker: str) -> tuple[float, float] | None:
 
     Args:
         grid: The grid of the point.
-        maker: Operator type of the node that makes its input.
+        maker: Operator type of the node that makes its input; empty for what the user feeds.
 
     Returns:
         Lower and upper limit, the upper one infinite for a Relu; None when nothing was left out.
     """
     params = grid.params
-    if maker in NEVER_NEGATIVE or params.per_channel or params.zero_point != params.qmin:
+    if not maker or maker in _COMPLETE or params.per_channel or params.zero_point != params.qmin:
         return None
     with np.errstate(all="ignore"):
         top = float(params.scale) * (params.qmax - params.qmin)

@@ -118,9 +118,43 @@ def build(file: ModelFile, *, skip_unsupported: bool) -> QuantModel:
         raise
 
 
+def require_calibrated(model: QuantModel) -> None:
+    """Refuse models that say nothing about the chip's integers.
+
+    Raises:
+        UnsupportedError: The model has pairs of QuantizeLinear and DequantizeLinear.
+    """
+    if model.has_pairs:
+        raise UnsupportedError(
+            "the chip's integers follow from a calibrated model, and this is a QDQ model",
+            where=model.path,
+            hint="Give the *_calibrated_model.onnx that the vendor's converter makes of it.",
+        )
+
+
 def integer_constants(model: QuantModel) -> dict[str, Point]:
     """Return the points on constants that the file holds in integers only, by constant."""
     return {point.input: point for point in model.points if point.reason == ONLY_INTEGERS}
+
+
+def warned(model: QuantModel) -> QuantModel:
+    """Say in a model's warnings what of it cannot be measured, or is odd."""
+    stored = integer_constants(model)
+    found = list(model.warnings)
+    if stored:
+        found.append(
+            f"{len(stored)} weights and biases are in the file as integers only, so that their own "
+            "error cannot be measured: --float FLOAT.onnx (float_model=) supplies the original ones"
+        )
+    for point in model.points:
+        params = point.params
+        unusable = 0 if params is None else int(np.count_nonzero(~(params.scale > 0)))
+        if params is not None and unusable:
+            found.append(
+                f"point {point.name}: {unusable} of {params.scale.size} scales are zero, negative "
+                "or NaN: dead channels, which come out as the file says"
+            )
+    return replace(model, warnings=tuple(found))
 
 
 def with_originals(model: QuantModel, originals: Mapping[str, NDArray[np.generic]]) -> QuantModel:
@@ -363,7 +397,7 @@ class _Twin:
                 self._constant(f"{proto.name}/{name}", np.asarray(limit, grid.real))
                 for name, limit in zip(("min", "max"), limits, strict=True)
             )
-        self._steps.append(self._reader.step(proto.name, proto))
+        self._steps.append(replace(self._reader.node(proto.name, proto), assumed=True))
         self.put_back.append(proto.name)
         return str(proto.output[0])
 

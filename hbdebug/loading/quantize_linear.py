@@ -68,21 +68,15 @@ class Grid:
             moved: Whether nodes between the two may have moved the channels to another axis.
         """
         one, two = self.params, other.params
-        if one.dtype != two.dtype:
-            return f"types {one.dtype} and {two.dtype}"
-        if one.scale.shape != two.scale.shape or not np.array_equal(
-            one.scale, two.scale, equal_nan=True
-        ):
-            return "other scales"
-        if not np.array_equal(one.zero_point, two.zero_point):
-            return "other zero points"
-        if self.real != other.real:
-            return f"real numbers of types {self.real} and {other.real}"
-        if one.block != two.block:
-            return "other blocks"
-        if one.per_channel and not moved and one.axis != two.axis:
-            return f"axes {one.axis} and {two.axis}"
-        return ""
+        comparisons = (
+            (one.dtype == two.dtype, f"types {one.dtype} and {two.dtype}"),
+            (np.array_equal(one.scale, two.scale, equal_nan=True), "other scales"),
+            (np.array_equal(one.zero_point, two.zero_point), "other zero points"),
+            (self.real == other.real, f"real numbers of types {self.real} and {other.real}"),
+            (one.block == two.block, "other blocks"),
+            (moved or one.axis == two.axis, f"axes {one.axis} and {two.axis}"),
+        )
+        return next((words for same, words in comparisons if not same), "")
 
 
 def read_grid(
