@@ -333,6 +333,44 @@ def relu_in_16_bit():
     return b.proto()
 
 
+def as_pairs(calibrated: onnx.ModelProto, model) -> onnx.ModelProto:
+    """Return a calibrated model with pairs of the same grids in place of its points.
+
+    Args:
+        calibrated: A model with HzCalibration nodes and without the vendor's other operators.
+        model: The same, loaded; its grids are taken.
+    """
+    b = GraphBuilder()
+    for node in calibrated.graph.node:
+        if node.op_type != "HzCalibration":
+            b.nodes.append(node)
+            continue
+        params = model.point_by_name[node.name].params
+        names = [b.constant(f"{node.name}_scale", params.scale)]
+        zero = np.zeros(params.scale.shape, params.dtype)
+        names.append(b.constant(f"{node.name}_zero_point", zero))
+        attributes = {"axis": params.axis} if params.per_channel else {}
+        between = f"{node.name}_integers"
+        for op_type, ends in (
+            ("QuantizeLinear", (node.input[0], between)),
+            ("DequantizeLinear", (between, node.output[0])),
+        ):
+            b.nodes.append(
+                helper.make_node(
+                    op_type, [ends[0], *names], [ends[1]], f"{node.name}_{op_type}", **attributes
+                )
+            )
+    graph = helper.make_graph(
+        b.nodes,
+        "pairs",
+        calibrated.graph.input,
+        calibrated.graph.output,
+        [*calibrated.graph.initializer, *b.initializers],
+    )
+    # Quantize of int16 came with opset 21; nothing else in these graphs changed since 11.
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 FORMS = {
     "uint8": convolution,
     "uint8_symmetric_127": lambda: convolution(zero_point=127),

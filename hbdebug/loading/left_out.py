@@ -14,34 +14,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hbdebug.loading.integer_moves import MOVES
-
 if TYPE_CHECKING:
-    from hbdebug.loading.quantize_linear import Grid
+    from hbdebug.quant import QuantParams
 
-_NEVER_NEGATIVE = frozenset(
+NEVER_NEGATIVE = frozenset(
     {"Abs", "Clip", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"}
 )
-_COMPLETE = _NEVER_NEGATIVE | MOVES.keys() | {"DequantizeLinear", "HzDequantize"}
-"""Operators behind which no Relu is missing: they make nothing negative, or nothing of their own."""
+"""Operators behind which no Relu is missing: they make nothing negative, or are one."""
 
 _SIX = 6.0
 # Six out of 255 steps, a float32 each, is off by less than this.
 _ACCURACY = 1e-6
 
 
-def left_out(grid: Grid, maker: str) -> tuple[float, float] | None:
-    """Return the limits of the activation that a point stands for, beside rounding.
+def begins_at_zero(params: QuantParams) -> bool:
+    """Whether a grid has no negative numbers."""
+    return bool((params.zero_point == params.qmin).all())
+
+
+def left_out(params: QuantParams) -> tuple[float, float] | None:
+    """Return the limits of the activation that a point may stand for, beside rounding.
 
     Args:
-        grid: The grid of the point.
-        maker: Operator type of the node that makes its input; empty for what the user feeds.
+        params: The grid of the point.
 
     Returns:
-        Lower and upper limit, the upper one infinite for a Relu; None when nothing was left out.
+        Lower and upper limit, the upper one infinite for a Relu; None where there is none.
     """
-    params = grid.params
-    if not maker or maker in _COMPLETE or params.per_channel or params.zero_point != params.qmin:
+    if params.per_channel or not begins_at_zero(params):
         return None
     with np.errstate(all="ignore"):
         top = float(params.scale) * (params.qmax - params.qmin)

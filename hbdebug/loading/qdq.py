@@ -10,6 +10,7 @@ its dequantized value in the twin: what it was before, the file does not say.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from hbdebug.loading import protobuf
 from hbdebug.loading.graph import some
 from hbdebug.loading.hmct import Reader, domain_of
 from hbdebug.loading.integer_moves import KEEPS_CHANNELS, MOVES, data_inputs, folded, folds
-from hbdebug.loading.left_out import left_out
+from hbdebug.loading.left_out import NEVER_NEGATIVE, begins_at_zero, left_out
 from hbdebug.loading.quantize_linear import DEQUANTIZE, QUANTIZE, Grid, integer_type, read_grid
 from hbdebug.model import Node, Op, Point, QuantModel
 from hbdebug.quant import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -234,14 +235,14 @@ class _Twin:
         self._renamed: dict[str, str] = {}
         # (integer constant, grid) -> the point on it.
         self._stored: dict[tuple[str, int], tuple[Grid, Point]] = {}
-        # Tensor of integers -> outputs of the DequantizeLinear nodes that read it.
-        self._dequantized: dict[str, list[str]] = {}
+        # Tensor of integers -> the DequantizeLinear nodes that read it.
+        self._dequantized: dict[str, list[onnx.NodeProto]] = {}
         # Real numbers that take the place of integers, or are added, once everything is read.
         self._floats: dict[str, NDArray[np.generic]] = {}
         self._read_as_integers: set[str] = set()
         # Stored integers that are moved first -> the DequantizeLinear that they come to.
         self._moved: dict[str, tuple[str, onnx.NodeProto]] = {}
-        self._makers: dict[str, str] = {}
+        self._makers: dict[str, onnx.NodeProto] = {}
         self._steps: list[Step] = []
         self.put_back: list[str] = []
 
@@ -249,10 +250,10 @@ class _Twin:
         """Return the twin's steps."""
         protos = _sorted(named, self._tensors.constants)
         protos = self._without_preparations(protos)
-        self._makers = {output: proto.op_type for _, proto in protos for output in proto.output}
+        self._makers = {output: proto for _, proto in protos for output in proto.output}
         for _, proto in protos:
             if self._is(proto, DEQUANTIZE) and proto.input and proto.output:
-                self._dequantized.setdefault(proto.input[0], []).append(proto.output[0])
+                self._dequantized.setdefault(proto.input[0], []).append(proto)
             else:
                 self._read_as_integers.update(proto.input)
         self._find_moved_constants(protos)
@@ -336,15 +337,13 @@ class _Twin:
 
     def _find_moved_constants(self, protos: Sequence[tuple[str, onnx.NodeProto]]) -> None:
         """Find stored integers that are moved before they are dequantized, such as embeddings."""
-        makers = {output: proto for _, proto in protos for output in proto.output}
         for name, proto in protos:
             if not self._is(proto, DEQUANTIZE) or not proto.input:
                 continue
-            tensor = proto.input[0]
-            while (maker := makers.get(tensor)) is not None and self._moves(maker):
-                tensor = maker.input[0]
-            if maker is None and tensor in self._tensors.constants and tensor != proto.input[0]:
-                self._moved.setdefault(tensor, (name, proto))
+            moves = list(takewhile(self._moves, self._up(proto.input[0])))
+            source = moves[-1].input[0] if moves and moves[-1].input else ""
+            if source in self._tensors.constants:
+                self._moved.setdefault(source, (name, proto))
 
     def _moves(self, proto: onnx.NodeProto) -> bool:
         return not domain_of(proto, self._opset) and proto.op_type in MOVES
@@ -353,7 +352,7 @@ class _Twin:
         """Put a point on integers that are stored, and dequantized only after they were moved."""
         name, proto = self._moved.pop(source)
         integers = self._tensors.constants[source]
-        grid = read_grid(proto, self._tensors.constants, None, integers)
+        grid = read_grid(proto, self._tensors.constants, None, integer_type(integers))
         twin = self._fresh(f"{source}/{name}")
         self._renamed[source] = self._fresh(f"{twin}/dequantized")
         self._point_on_integers(name, proto.op_type, twin, self._renamed[source], grid, integers)
@@ -367,19 +366,48 @@ class _Twin:
             raise UnsupportedError(f"it quantizes integers, those of {self._codes[source].point}")
         grid = read_grid(proto, self._tensors.constants, self._tensors.shape(source))
         constant = source in self._tensors.constants
-        self._codes[output] = _Code(point=name, grid=grid)
+        self._codes[output] = code = _Code(point=name, grid=grid)
         tensor = self._renamed.get(source, source)
-        limits = None if constant else left_out(grid, self._makers.get(source, ""))
+        limits = None if constant or self._is_complete(source) else left_out(grid.params)
         self._steps.append(
             Point(
                 name=name,
                 role="weight" if constant else "activation",
                 input=tensor if limits is None else self._put_back(name, tensor, limits, grid),
-                output=self._named(output),
+                output=self._named(output, code),
                 params=grid.params,
                 op_type=proto.op_type,
             )
         )
+
+    def _is_complete(self, tensor: str) -> bool:
+        """Whether no Relu can be missing behind a tensor, because nothing in it is negative.
+
+        Looked through are operators that only move values, and pairs whose range has negative
+        numbers; what the user feeds is as it is.
+        """
+        narrowed = False
+        for maker in self._up(tensor):
+            if self._is(maker, QUANTIZE):
+                code = self._codes.get(maker.output[0])
+                if code is None or begins_at_zero(code.grid.params):
+                    return True
+                narrowed = True
+            elif maker.op_type in NEVER_NEGATIVE:
+                return True
+            elif not (self._moves(maker) or self._is(maker, DEQUANTIZE)):
+                return False
+        return not narrowed
+
+    def _up(self, tensor: str) -> Iterator[onnx.NodeProto]:
+        """Yield the node that makes a tensor, the one that makes its first input, and so on."""
+        seen: set[str] = set()
+        # A file can be malformed enough to have nodes in a circle.
+        while tensor in self._makers and tensor not in seen:
+            seen.add(tensor)
+            maker = self._makers[tensor]
+            yield maker
+            tensor = maker.input[0] if maker.input else ""
 
     def _put_back(self, point: str, tensor: str, limits: tuple[float, float], grid: Grid) -> str:
         """Put a Relu or Clip in front of a point, and return what it makes."""
@@ -401,13 +429,14 @@ class _Twin:
         self.put_back.append(proto.name)
         return str(proto.output[0])
 
-    def _named(self, tensor: str) -> str:
+    def _named(self, tensor: str, code: _Code) -> str:
         """Choose what a tensor of integers is called where it holds real numbers.
 
         Of the names that it has in front of and behind its DequantizeLinear nodes, one that must
         not change comes first, then one that a float operator reads.
         """
-        behind = self._dequantized.get(tensor, [])
+        ends = [item for item in self._dequantized.get(tensor, ()) if self._ends(item, code)]
+        behind = [proto.output[0] for proto in ends]
         fixed = [name for name in (tensor, *behind) if name in self._fixed]
         chosen = (*fixed, *behind, tensor)[0]
         self._renamed[tensor] = chosen
@@ -418,8 +447,7 @@ class _Twin:
         constant = self._tensors.constants.get(source)
         if source in self._codes:
             code = self._codes[source]
-            grid = read_grid(proto, self._tensors.constants, self._tensors.shape(source))
-            difference = code.grid.differs_from(grid, moved=code.moved)
+            difference = self._difference(proto, code)
             if difference:
                 raise UnsupportedError(
                     f"it is no pair with the QuantizeLinear {code.point} whose integers it reads: "
@@ -431,6 +459,19 @@ class _Twin:
         else:
             # Integers that the user feeds, or that the float graph computes: nothing is rounded.
             self._keep(name, proto)
+
+    def _difference(self, proto: onnx.NodeProto, code: _Code) -> str:
+        """Say what keeps a DequantizeLinear from ending what a QuantizeLinear began."""
+        constants, shape = self._tensors.constants, self._tensors.shape(proto.input[0])
+        grid = read_grid(proto, constants, shape, code.grid.params.dtype)
+        return code.grid.differs_from(grid, moved=code.moved)
+
+    def _ends(self, proto: onnx.NodeProto, code: _Code) -> bool:
+        try:
+            return not self._difference(proto, code)
+        except ModelError:
+            # It is read once more in its turn, and refused then.
+            return False
 
     def _call_again(self, name: str, proto: onnx.NodeProto, tensor: str) -> None:
         """Let what reads a node's output read a tensor that holds the same."""
@@ -458,7 +499,7 @@ class _Twin:
     ) -> None:
         """Read a constant that the file holds in integers."""
         source, output = proto.input[0], proto.output[0]
-        grid = read_grid(proto, self._tensors.constants, integers.shape, integers)
+        grid = read_grid(proto, self._tensors.constants, integers.shape, integer_type(integers))
         if integer_type(integers) != grid.params.dtype:
             raise ModelError(
                 f"it dequantizes {integer_type(integers)} values with a zero point of type "
@@ -545,7 +586,7 @@ class _Twin:
             holds_integers = output and not (proto.op_type == "MaxPool" and index)
             if holds_integers:
                 self._codes[output] = _Code(point=code.point, grid=code.grid, moved=True)
-                copy.output[index] = self._named(output)
+                copy.output[index] = self._named(output, self._codes[output])
         self._steps.append(self._reader.step(name, copy))
 
     def _check_move(self, proto: onnx.NodeProto, code: _Code, codes: Sequence[_Code]) -> None:

@@ -83,7 +83,7 @@ def read_grid(
     proto: onnx.NodeProto,
     constants: Mapping[str, NDArray[np.generic]],
     shape: Shape | None,
-    integers: NDArray[np.generic] | None = None,
+    stored_as: str = "",
 ) -> Grid:
     """Read what a node of `QUANTIZE` or `DEQUANTIZE` quantizes by.
 
@@ -91,7 +91,7 @@ def read_grid(
         proto: The node.
         constants: The model's constants.
         shape: Shape of its input 0, as far as it is known.
-        integers: The constant that it dequantizes, if it is one.
+        stored_as: Type of the integers that it dequantizes.
 
     Raises:
         UnsupportedError: The grid is computed at run time, or of a type that is not known.
@@ -107,7 +107,7 @@ def read_grid(
         dtype = integer_type(zero_point)
     else:
         zero_point = np.zeros((), np.int32)
-        dtype = _type_without_zero_point(attributes, integers)
+        dtype = stored_as or _type_without_zero_point(attributes)
     if dtype not in INT_RANGES:
         raise UnsupportedError(f"quantized type {dtype} is not known; {_known(INT_RANGES)}")
     precision = attributes.get("precision", 0)
@@ -169,13 +169,9 @@ def _constant(
     return constants[name]
 
 
-def _type_without_zero_point(
-    attributes: Mapping[str, Any], integers: NDArray[np.generic] | None
-) -> str:
+def _type_without_zero_point(attributes: Mapping[str, Any]) -> str:
     if "bits" in attributes:
         return f"int{attributes['bits']}"
-    if integers is not None:
-        return integer_type(integers)
     number = int(attributes.get("output_dtype", 0)) or onnx.TensorProto.UINT8
     return str(onnx.TensorProto.DataType.Name(number).lower())
 
