@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 import numpy as np
 import onnx
@@ -31,7 +32,9 @@ def quantize(model: onnx.ModelProto, samples, folder, **settings) -> onnx.ModelP
             return next(self.left, None)
 
     logging.disable(logging.WARNING)
-    try:
+    # Whether the quantizer of some version uses something deprecated is not our concern.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         onnx.save(model, folder / "float.onnx")
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -47,8 +50,7 @@ def quantize(model: onnx.ModelProto, samples, folder, **settings) -> onnx.ModelP
             quant_format=quantization.QuantFormat.QDQ,
             **settings,
         )
-    finally:
-        logging.disable(logging.NOTSET)
+    logging.disable(logging.NOTSET)
     return onnx.load(folder / "qdq.onnx")
 
 
@@ -94,7 +96,9 @@ def attention(length: int = 10, width: int = 16, heads: int = 2) -> onnx.ModelPr
         y = b.node("Reshape", [b.linear(norm, part, width, width), split], f"{part}_heads")
         turned[part] = b.node("Transpose", [y], f"{part}_turned", perm=order)
     scores = b.node("MatMul", [turned["query"], turned["key"]], "scores")
-    scores = b.node("Mul", [scores, b.constant("scale", np.float32(0.35))], "scaled")
+    scores = b.node(
+        "Mul", [scores, b.constant("scale", np.full((1, 1, 1, 1), 0.35, np.float32))], "scaled"
+    )
     y = b.node("MatMul", [b.node("Softmax", [scores], "softmax", axis=-1), turned["value"]], "mix")
     y = b.node("Transpose", [y], "mix_turned", perm=[0, 2, 1, 3])
     y = b.linear(b.node("Reshape", [y, joined], "mix_joined"), "project", width, width)

@@ -282,7 +282,7 @@ class Twin:
         ends = [item for item in self._dequantized.get(tensor, ()) if self._ends(item, code)]
         behind = [proto.output[0] for proto in ends]
         fixed = [name for name in (tensor, *behind) if name in self._fixed]
-        chosen = (*fixed, *behind, tensor)[0]
+        chosen: str = (*fixed, *behind, tensor)[0]
         self._renamed[tensor] = chosen
         return chosen
 

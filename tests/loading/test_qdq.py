@@ -29,7 +29,7 @@ def plain_run(model: onnx.ModelProto, sample):
     return dict(zip(names, session.run(None, sample), strict=True))
 
 
-@pytest.mark.parametrize("form", qdq_models.FORMS)
+@pytest.mark.parametrize("form", qdq_models.forms())
 def test_all_points_on_equals_the_file_bit_for_bit(form):
     proto = qdq_models.FORMS[form]()
     model = load(proto)
