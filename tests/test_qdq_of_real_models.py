@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType
 
@@ -17,6 +18,7 @@ from tests.models import save_samples
 from tests.onnxruntime_quantizer import attention, float_run, quantize, recurrent, samples_for
 from tests.qdq_models import as_pairs
 
+VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 CLASSIFIER = FIXTURES / "textline_cls"
 
 
@@ -50,6 +52,8 @@ SETTINGS = {
 def test_all_points_on_equals_onnxruntime_bit_for_bit(network, settings, tmp_path):
     proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
     samples = classifier_samples() if network == "classifier" else samples_for(proto)
+    if network == "attention" and "per_channel" in settings and VERSION < (1, 18):
+        pytest.skip("ONNX Runtime 1.17 cannot quantize one-dimensional constants per channel")
     quantized = quantize(proto, samples, tmp_path, **settings)
     model = load(quantized)
     engine = Engine(model, jobs=1)
