@@ -82,7 +82,9 @@ def load_to_run(
     file = read_model(model)
     if integer.is_integer(file):
         return integer.build(file)
-    return _checked(_load(file, skip_unsupported=skip_unsupported))
+    loaded = _load(file, skip_unsupported=skip_unsupported)
+    # A model with weights in integers runs as it is, whether or not they can be analysed.
+    return loaded if qdq.integer_constants(loaded) else _checked(loaded)
 
 
 def _load(file: ModelFile, *, skip_unsupported: bool) -> QuantModel:

@@ -22,6 +22,9 @@ NEVER_NEGATIVE = frozenset(
 )
 """Operators behind which no Relu is missing: they make nothing negative, or are one."""
 
+KEEPS_SIGNS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean"})
+"""Operators that make nothing negative of what is not; beside those that only move values."""
+
 _SIX = 6.0
 # Six out of 255 steps, a float32 each, is off by less than this.
 _ACCURACY = 1e-6

@@ -20,7 +20,7 @@ from hbdebug.errors import ModelError, UnsupportedError
 from hbdebug.loading import protobuf
 from hbdebug.loading.hmct import domain_of
 from hbdebug.loading.integer_moves import KEEPS_CHANNELS, MOVES, data_inputs, folded, folds
-from hbdebug.loading.left_out import NEVER_NEGATIVE, begins_at_zero, left_out
+from hbdebug.loading.left_out import KEEPS_SIGNS, NEVER_NEGATIVE, begins_at_zero, left_out
 from hbdebug.loading.quantize_linear import DEQUANTIZE, QUANTIZE, Grid, integer_type, read_grid
 from hbdebug.model import Node, Op, Point
 from hbdebug.quant import dequantize
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from hbdebug.loading.hmct import Reader
     from hbdebug.model import Step
 
-ONLY_INTEGERS = (
-    "the file holds it in integers only: without the float model (--float) its own error cannot be "
-    "measured"
-)
+ONLY_INTEGERS = "in the file as integers only: its own error cannot be measured without the float model (--float)"
 """Why a stored weight is no point of its own."""
 
 
@@ -227,8 +224,8 @@ class Twin:
     def _is_complete(self, tensor: str) -> bool:
         """Whether no Relu can be missing behind a tensor, because nothing in it is negative.
 
-        Looked through are operators that only move values, and pairs whose range has negative
-        numbers; what the user feeds is as it is.
+        Looked through are operators that move or average values, and pairs whose range has
+        negative numbers; what the user feeds is as it is.
         """
         narrowed = False
         for maker in self._up(tensor):
@@ -239,9 +236,12 @@ class Twin:
                 narrowed = True
             elif maker.op_type in NEVER_NEGATIVE:
                 return True
-            elif not (self._moves(maker) or self._is(maker, DEQUANTIZE)):
+            elif not (self._keeps_signs(maker) or self._is(maker, DEQUANTIZE)):
                 return False
         return not narrowed
+
+    def _keeps_signs(self, proto: onnx.NodeProto) -> bool:
+        return self._moves(proto) or proto.op_type in KEEPS_SIGNS
 
     def _up(self, tensor: str) -> Iterator[onnx.NodeProto]:
         """Yield the node that makes a tensor, the one that makes its first input, and so on."""
