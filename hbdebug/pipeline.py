@@ -26,7 +26,8 @@ from hbdebug.analysis.sensitivity import (
     rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
-from hbdebug.errors import GateMissed, UnsupportedError, UsageError
+from hbdebug.errors import GateMissed, ModelError, UnsupportedError, UsageError
+from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
 from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
@@ -168,6 +169,7 @@ def sensitivity(
         fidelity=fidelity,
         march=request.march,
     )
+    notes += _float_notes(engine, float_model, stream)
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -220,6 +222,20 @@ def sensitivity(
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _float_notes(
+    engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
+) -> tuple[str, ...]:
+    """Compare the float baseline with the float model, if there is one."""
+    if float_model is None or not len(samples):
+        return ()
+    first = next(ceilings.inputs_of(samples))
+    try:
+        outputs = run_float(float_model, first)
+    except ModelError as error:
+        return (f"the float baseline was not compared with the float model: {error.message}",)
+    return (compare_baseline(engine.walker.baseline(first), outputs),)
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:

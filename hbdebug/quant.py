@@ -77,6 +77,8 @@ class QuantParams:
             than one scale (per-channel equalisation rescales the weights behind it).
         asymmetric: Whether ``threshold`` is ``[min, max]``.
         rounds_first: Whether the zero point is added after rounding, as QuantizeLinear does.
+        limits: Smallest and largest integer in use where a type's own are not, as with 7 bits out
+            of 8; None otherwise.
         block: Length along ``axis`` that shares one scale, with ``scale`` and ``zero_point`` of
             the tensor's rank (QuantizeLinear's ``block_size``); 0 otherwise.
     """
@@ -90,6 +92,7 @@ class QuantParams:
     dequantize_scale: float | None = None
     asymmetric: bool = False
     rounds_first: bool = False
+    limits: tuple[int, int] | None = None
     block: int = 0
 
     @property
@@ -105,12 +108,12 @@ class QuantParams:
     @property
     def qmin(self) -> int:
         """Smallest representable integer."""
-        return INT_RANGES[self.dtype][0]
+        return (self.limits or INT_RANGES[self.dtype])[0]
 
     @property
     def qmax(self) -> int:
         """Largest representable integer."""
-        return INT_RANGES[self.dtype][1]
+        return (self.limits or INT_RANGES[self.dtype])[1]
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -123,6 +126,7 @@ class QuantParams:
             self.group,
             self.dequantize_scale,
             self.rounds_first,
+            self.limits,
             (self.block, self.scale.shape) if self.block else None,
         )
 

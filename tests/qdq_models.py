@@ -197,6 +197,21 @@ def clipped_integers():
     return b.proto()
 
 
+def seven_bits():
+    """Seven bits of a type of eight, by a Clip between the two nodes (PyTorch's reduced range)."""
+    b = QdqModel()
+    x = b.input("x", (1, 4, 8, 8))
+    for low, high in (("low", ""), ("", "high"), ("low2", "high2")):
+        grid = b.grid(f"{x}_grid", 0.02, 5)
+        for name, value in ((low, -30), (high, 64)):
+            if name:
+                b.integers(name, value)
+        q = b.node("Clip", [b.q(x, grid), low, high], f"{x}_clip")
+        x = b.node("Neg", [b.dq(q, grid)], f"{x}_neg")
+    b.output(x)
+    return b.proto()
+
+
 def per_channel_turned():
     """Per-channel scales whose axis a Transpose moves; also one that counts from the end."""
     b = QdqModel()
@@ -396,6 +411,7 @@ FORMS = {
     "dedicated_pairs": dedicated_pairs,
     "far_apart": far_apart,
     "clipped_integers": clipped_integers,
+    "seven_bits": seven_bits,
     "per_channel_turned": per_channel_turned,
     "embedding": embedding,
     "prepared_weights": prepared_weights,

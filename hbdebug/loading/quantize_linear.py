@@ -9,7 +9,7 @@ instead of saturating; here it saturates.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +59,13 @@ class Grid:
 
     params: QuantParams
     real: str
+
+    def within(self, low: int, high: int) -> Grid:
+        """Return the grid with other limits, as a Clip between the two nodes sets them."""
+        params = self.params
+        limits = max(low, params.qmin), min(high, params.qmax)
+        threshold = _threshold(params.dtype, params.scale, params.zero_point, limits)
+        return replace(self, params=replace(params, limits=limits, threshold=threshold))
 
     def differs_from(self, other: Grid, *, moved: bool) -> str:
         """Say in words what keeps a pair of nodes from being one point; empty when nothing does.
@@ -139,7 +146,7 @@ def _params(
         dtype=dtype,
         scale=real,
         zero_point=np.ascontiguousarray(zero).reshape(real.shape),
-        threshold=_threshold(dtype, real, zero),
+        threshold=_threshold(dtype, real, zero, INT_RANGES[dtype]),
         axis=axis,
         asymmetric=per_tensor and _is_asymmetric(dtype, zero),
         rounds_first=True,
@@ -203,10 +210,13 @@ def _is_asymmetric(dtype: str, zero_point: NDArray[np.float32]) -> bool:
 
 
 def _threshold(
-    dtype: str, scale: NDArray[np.float32], zero_point: NDArray[np.float32]
+    dtype: str,
+    scale: NDArray[np.float32],
+    zero_point: NDArray[np.float32],
+    limits: tuple[int, int],
 ) -> NDArray[np.float64]:
     """Return the range that a grid spans, as `QuantParams.threshold` has it."""
-    low, high = INT_RANGES[dtype]
+    low, high = limits
     steps = scale.astype(np.float64).reshape(-1)
     zero = zero_point.astype(np.float64).reshape(-1)
     if not _is_asymmetric(dtype, zero_point):

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from hbdebug.loading.hmct import Reader
     from hbdebug.model import Step
 
-ONLY_INTEGERS = "in the file as integers only: its own error cannot be measured without the float model (--float)"
+ONLY_INTEGERS = (
+    "in the file as integers only: without the float model (--float) its own error cannot be "
+    "measured"
+)
 """Why a stored weight is no point of its own."""
 
 
@@ -62,6 +65,7 @@ class Twin:
 
     Attributes:
         put_back: Names of the nodes that the file does not have.
+        quantized_inside: Names of the nodes that have pairs inside of their subgraphs.
     """
 
     def __init__(self, reader: Reader, graph: onnx.GraphProto, opset: int) -> None:
@@ -84,19 +88,25 @@ class Twin:
         # Stored integers that are moved first -> the DequantizeLinear that they come to.
         self._moved: dict[str, tuple[str, onnx.NodeProto]] = {}
         self._makers: dict[str, onnx.NodeProto] = {}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
         self._steps: list[Step] = []
         self.put_back: list[str] = []
+        self.quantized_inside: list[str] = []
 
     def steps(self, named: Sequence[tuple[str, onnx.NodeProto]]) -> list[Step]:
         """Return the twin's steps."""
         protos = _sorted(named, self._tensors.constants)
         protos = self._without_preparations(protos)
         self._makers = {output: proto for _, proto in protos for output in proto.output}
-        for _, proto in protos:
+        for name, proto in protos:
             if self._is(proto, DEQUANTIZE) and proto.input and proto.output:
                 self._dequantized.setdefault(proto.input[0], []).append(proto)
             else:
                 self._read_as_integers.update(proto.input)
+            for tensor in dict.fromkeys(proto.input):
+                self._readers.setdefault(tensor, []).append(proto)
+            if any(self._quantizes_inside(graph) for graph in protobuf.subgraphs(proto)):
+                self.quantized_inside.append(name)
         self._find_moved_constants(protos)
         for name, proto in protos:
             self._read_or_leave_out(name, proto)
@@ -105,6 +115,13 @@ class Twin:
 
     def _is(self, proto: onnx.NodeProto, operators: frozenset[tuple[str, str]]) -> bool:
         return (domain_of(proto, self._opset), proto.op_type) in operators
+
+    def _quantizes_inside(self, graph: onnx.GraphProto) -> bool:
+        return any(
+            self._is(node, QUANTIZE | DEQUANTIZE)
+            or any(self._quantizes_inside(inner) for inner in protobuf.subgraphs(node))
+            for node in graph.node
+        )
 
     def _read_or_leave_out(self, name: str, proto: onnx.NodeProto) -> None:
         try:
@@ -120,6 +137,8 @@ class Twin:
             raise ModelError("it has no input or no output")
         if self._is(proto, QUANTIZE):
             self._quantize(name, proto)
+        elif proto.output and proto.output[0] in self._codes:
+            return  # A Clip that is part of a point, see `_narrowing`.
         elif self._is(proto, DEQUANTIZE):
             self._dequantize(name, proto)
         elif self._reads_integers(proto):
@@ -207,6 +226,9 @@ class Twin:
             raise UnsupportedError(f"it quantizes integers, those of {self._codes[source].point}")
         grid = read_grid(proto, self._tensors.constants, self._tensors.shape(source))
         constant = source in self._tensors.constants
+        clip = self._narrowing(output)
+        if clip is not None:
+            grid = grid.within(*self._bounds(clip, grid))
         self._codes[output] = code = _Code(point=name, grid=grid)
         tensor = self._renamed.get(source, source)
         limits = None if constant or self._is_complete(source) else left_out(grid.params)
@@ -215,11 +237,34 @@ class Twin:
                 name=name,
                 role="weight" if constant else "activation",
                 input=tensor if limits is None else self._put_back(name, tensor, limits, grid),
-                output=self._named(output, code),
+                output=self._named(output if clip is None else clip.output[0], code),
                 params=grid.params,
                 op_type=proto.op_type,
             )
         )
+        if clip is not None:
+            self._codes[clip.output[0]] = code
+
+    def _narrowing(self, tensor: str) -> onnx.NodeProto | None:
+        """Return the Clip that alone reads the integers of a QuantizeLinear, with fixed bounds.
+
+        So exporters write that not all integers of the type are in use.
+        """
+        readers = self._readers.get(tensor, [])
+        if len(readers) != 1 or tensor in self._fixed:
+            return None
+        (proto,) = readers
+        bounds = [name for name in proto.input[1:] if name]
+        fixed = all(name in self._tensors.constants for name in bounds)
+        stock = proto.op_type == "Clip" and not domain_of(proto, self._opset)
+        return proto if stock and bounds and fixed and proto.input[0] == tensor else None
+
+    def _bounds(self, clip: onnx.NodeProto, grid: Grid) -> tuple[int, int]:
+        bounds = [grid.params.qmin, grid.params.qmax]
+        for index, name in enumerate(clip.input[1:3]):
+            if name:
+                bounds[index] = int(self._tensors.constants[name].reshape(-1)[0])
+        return bounds[0], bounds[1]
 
     def _is_complete(self, tensor: str) -> bool:
         """Whether no Relu can be missing behind a tensor, because nothing in it is negative.

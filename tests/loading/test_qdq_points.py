@@ -155,6 +155,34 @@ def test_relu_and_relu6_left_to_ranges_are_put_back():
     assert "2 Relu or Clip" in model.warnings[0]
 
 
+def test_seven_bits_out_of_eight_limit_the_point_and_not_the_float_baseline():
+    proto = qdq_models.seven_bits()
+    model = load(proto)
+    limits = [(point.params.qmin, point.params.qmax) for point in model.points]
+    assert limits == [(-30, 127), (-128, 64), (-30, 64)]
+    assert [node.op_type for node in model.nodes] == ["Neg"] * 3
+    sample = qdq_models.feeds(proto)[0]
+    (found,) = Engine(model, jobs=1).forward(sample).values()
+    np.testing.assert_array_equal(found, -sample["x"])
+
+
+def test_pairs_inside_of_a_branch_are_said():
+    b = QdqModel()
+    x = b.pair(b.input("x", (1, 4)), 0.02)
+    flag = b.constant("flag", np.ones((), bool))
+    grid = b.grid("inner", 0.1)
+    inside = [
+        helper.make_node("QuantizeLinear", [x, *grid], ["inner_q"]),
+        helper.make_node("DequantizeLinear", ["inner_q", *grid], ["inner_out"]),
+    ]
+    info = [helper.make_tensor_value_info("inner_out", TensorProto.FLOAT, None)]
+    branch = helper.make_graph(inside, "branch", [], info)
+    b.output(b.node("If", [flag], "if", then_branch=branch, else_branch=branch))
+    model = load(b.proto())
+    assert len(model.points) == 1
+    assert any(text.startswith("if: pairs inside of branches") for text in model.warnings)
+
+
 def test_what_the_user_feeds_has_no_relu_in_front_of_it():
     b = QdqModel()
     x = b.pair(b.input("x", (1, 3, 8, 8)), 0.02, -128)
