@@ -89,6 +89,6 @@ def compare_baseline(
         return f"the float baseline is the float model: {numbers}"
     return (
         f"the float baseline is NOT the float model: {numbers}. Is it the model that was "
-        "quantized? Else the quantizer changed more than the pairs say, and rankings are relative to the "
-        "file's own float form"
+        "quantized? Else the quantizer changed more than the pairs say, and rankings are relative "
+        "to the file's own float form"
     )
