@@ -72,31 +72,37 @@ def moved(node: Node, held: Mapping[str, Held], constants: Mapping[str, Array]) 
 
 
 def _moved(node: Node, source: Held, constants: Mapping[str, Array]) -> Held | None:
-    shape = source.values.shape
     if node.op_type in ("Cast", "Dropout", "Identity"):
         # Casts of float constants lead to other float types; nothing else is read as a weight.
         return source
     if node.op_type == "Transpose":
-        axes = node.attributes.get("perm") or range(len(shape))[::-1]
+        axes = node.attributes.get("perm") or range(source.values.ndim)[::-1]
         return source.transposed(tuple(int(axis) for axis in axes))
-    if node.op_type == "Flatten":
-        axis = int(node.attributes.get("axis", 1))
-        return source.reshaped((int(np.prod(shape[:axis])), -1))
     given = constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = _shape_behind(node, source.values, None if given is None else given.reshape(-1))
+    return None if shape is None else source.reshaped(shape)
+
+
+def _shape_behind(node: Node, values: Array, given: Array | None) -> tuple[int, ...] | None:
+    """Return the shape that a node gives to values; None where it does something else.
+
+    Args:
+        node: The node.
+        values: What it reads.
+        given: Its second input, flat: sizes or axes.
+    """
+    shape = values.shape
+    if node.op_type == "Flatten":
+        return (int(np.prod(shape[: int(node.attributes.get("axis", 1))])), -1)
     if node.op_type == "Reshape" and given is not None:
-        wanted = [int(size) for size in given.reshape(-1)]
+        sizes = [int(size) for size in given]
         if not int(node.attributes.get("allowzero", 0)):
-            wanted = [
-                shape[index] if size == 0 and index < len(shape) else size
-                for index, size in enumerate(wanted)
-            ]
-        return source.reshaped(tuple(wanted))
-    if node.op_type in ("Squeeze", "Unsqueeze"):
-        listed = node.attributes.get("axes") if given is None else given.reshape(-1)
-        if listed is None:
-            return None
-        axes = tuple(int(axis) for axis in listed)
-        if node.op_type == "Squeeze":
-            return source.reshaped(np.squeeze(source.values, axes).shape)
-        return source.reshaped(np.expand_dims(source.values, axes).shape)
-    return None
+            kept = zip(sizes, (*shape, *[0] * len(sizes)), strict=False)
+            sizes = [before if size == 0 else size for size, before in kept]
+        return tuple(sizes)
+    listed = node.attributes.get("axes") if given is None else given
+    if node.op_type not in ("Squeeze", "Unsqueeze") or listed is None:
+        return None
+    axes = tuple(int(axis) for axis in listed)
+    change = np.squeeze if node.op_type == "Squeeze" else np.expand_dims
+    return tuple(change(values, axes).shape)

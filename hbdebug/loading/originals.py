@@ -8,7 +8,6 @@ changes but little, choose among them and reject what does not belong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,14 @@ import numpy as np
 from hbdebug.errors import ModelError
 from hbdebug.loading import protobuf
 from hbdebug.loading.closeness import Closeness, Sketch, closeness
+from hbdebug.loading.places import PLACED, RULES, Places, Surroundings
 from hbdebug.loading.protobuf import ModelFile, read_model
 from hbdebug.loading.skeleton import Skeleton
 from hbdebug.model import Node, Point
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _QUANTIZING = frozenset({"DequantizeLinear", "HzCalibration", "HzDequantize", "QuantizeLinear"})
-
-# How well the places of two constants fit, best first.
-_RULES = {
-    4: "at the same place in both graphs",
-    3: "at the same place, seen from one end of the graphs",
-    2: "among the same neighbours",
-    1: "found by its values",
-}
-# From here on the place identifies a constant, and its values only have to be possible.
-_PLACED = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -65,7 +55,7 @@ class _Candidate:
     """Values of the float model that may be the original.
 
     Attributes:
-        level: How well the places fit, a key of `_RULES`.
+        level: How well the places fit, a key of `RULES`.
         values: In the layout that both graphs share.
         source: What they are, in words for the user.
     """
@@ -229,13 +219,13 @@ class _Matcher:
         self._model = model
         self._twin = twin
         self._other = other
-        self._levels = _Places(twin, other)
+        self._levels = Places(twin, other)
         # Anchor of the twin -> what became of its weight; and anchors of the float model, the
         # best first, that it may be.
         self._outcomes: dict[int, _Outcome] = {}
         self._partners: dict[int, list[int]] = {}
         self._match_anchors()
-        self._around = _Surroundings(self._partners, twin, other)
+        self._around = Surroundings(self._partners, twin, other)
         self._anchors_of: dict[str, list[int]] = {}
         for number, anchor in enumerate(twin.anchors):
             if anchor.weight is not None:
@@ -291,8 +281,8 @@ class _Matcher:
         owners: list[int] = []
         drawn = []
         for index, column in enumerate(columns):
-            for affine in _distinct(self._other.anchors[column]):
-                drawn.append(sketch.of(self._other.anchors[column].scaled(affine)))
+            for scale, _ in _distinct(self._other.anchors[column]):
+                drawn.append(sketch.of(self._other.anchors[column].scaled(scale)))
                 owners.append(index)
         close = sketch.compare(stored, np.stack(drawn), np.asarray(owners))
         levels = self._levels.between(rows, columns)
@@ -317,7 +307,7 @@ class _Matcher:
             )
             if self._outcomes[number].values is not None:
                 tied = np.flatnonzero(score[row] >= score[row, chosen] - 1e-3)
-                others = [columns[index] for index in tied if index != chosen]
+                others = [columns[int(index)] for index in tied if index != chosen]
                 self._partners[number] = [columns[chosen], *others]
 
     def _judge_anchor(self, number: int, column: int, level: int, rivals: Array) -> None:
@@ -326,19 +316,18 @@ class _Matcher:
         anchor = self._other.anchors[column]
         assert weight is not None
         assert anchor.weight is not None
-        candidates = []
-        for affine in anchor.affine or [None]:
-            scale = None if affine is None else affine.scale
-            if candidates and affine is not None and scale is anchor.affine[0].scale:
-                continue
-            text = _source(anchor.weight, () if scale is None or affine is None else affine.through)
-            candidates.append(_Candidate(level=level, values=anchor.scaled(scale), source=text))
+        candidates = [
+            _Candidate(
+                level=level, values=anchor.scaled(scale), source=_source(anchor.weight, through)
+            )
+            for scale, through in _distinct(anchor)
+        ]
         self._outcomes[number] = self._decide(weight, candidates, rivals)
 
     # Everything else.
 
     def _match_site(self, site: Site) -> _Outcome:
-        candidates = []
+        candidates: list[_Candidate] = []
         number = self._adds.get(id(site))
         if number is not None:
             candidates += self._biases(number, site)
@@ -393,7 +382,7 @@ class _Matcher:
         reason = self._reason(site, close, chosen, rivals, values)
         if reason:
             return _Outcome(level=chosen.level, close=close, values=None, text=reason)
-        text = f"{chosen.source}, {_RULES[chosen.level]} (relative distance {close.distance:.2g})"
+        text = f"{chosen.source}, {RULES[chosen.level]} (relative distance {close.distance:.2g})"
         return _Outcome(level=chosen.level, close=close, values=values, text=text)
 
     def _reason(
@@ -401,9 +390,9 @@ class _Matcher:
     ) -> str:
         """Return why a candidate is not taken; empty when it is."""
         closer = rivals[rivals < 0.8 * close.distance - 1e-6].size > 0
-        if chosen.level >= _PLACED:
+        if chosen.level >= PLACED:
             possible = close.band > 0 or (
-                chosen.level > _PLACED and self._on_grid(site.held.constant, values)
+                chosen.level > PLACED and self._on_grid(site.held.constant, values)
             )
             if close.band == 2 or (possible and not closer):
                 return ""
@@ -443,97 +432,15 @@ class _Matcher:
         return False
 
 
-class _Places:
-    """How well the places of two anchors fit, from the operators around them alone."""
+def _distinct(anchor: Anchor) -> list[tuple[Array | None, tuple[str, ...]]]:
+    """Return the factors that an anchor's weight may have been multiplied with, each once.
 
-    def __init__(self, twin: Skeleton, other: Skeleton) -> None:
-        palette: dict[object, int] = {}
-        self._colours = [
-            np.asarray([_downward(side, palette), _upward(side, palette), _near(side, palette)])
-            for side in (twin, other)
-        ]
-
-    def between(self, rows: Sequence[int], columns: Sequence[int]) -> Array:
-        """Return the levels of some anchors of the twin and some of the float model."""
-        ours, theirs = self._colours
-        above, below, near = ours[:, rows][:, :, None] == theirs[:, columns][:, None, :]
-        ends = above.astype(int) + below
-        return np.where(ends > 0, 2 + ends, 1 + near)
-
-    def level(self, row: int, column: int) -> int:
-        """Return the level of one pair."""
-        return int(self.between([row], [column])[0, 0])
-
-
-def _downward(side: Skeleton, palette: dict[object, int]) -> list[int]:
-    """Return a colour for each anchor that tells all that lies above it."""
-    colours: list[int] = []
-    for anchor in side.anchors:
-        above = tuple(sorted({colours[number] for number in anchor.above}))
-        key = ("down", anchor.key, above)
-        colours.append(palette.setdefault(key, len(palette)))
-    return colours
-
-
-def _upward(side: Skeleton, palette: dict[object, int]) -> list[int]:
-    """Return a colour for each anchor that tells all that lies below it."""
-    colours = [0] * len(side.anchors)
-    for number in reversed(range(len(colours))):
-        anchor = side.anchors[number]
-        below = tuple(sorted({colours[other] for other in anchor.below}))
-        key = ("up", anchor.key, below)
-        colours[number] = palette.setdefault(key, len(palette))
-    return colours
-
-
-def _near(side: Skeleton, palette: dict[object, int], rounds: int = 2) -> list[int]:
-    """Return a colour for each anchor that tells what lies within a few steps."""
-    colours = [palette.setdefault(anchor.key, len(palette)) for anchor in side.anchors]
-    for turn in range(rounds):
-        keys = [
-            (
-                turn,
-                colours[number],
-                tuple(sorted({colours[other] for other in anchor.above})),
-                tuple(sorted({colours[other] for other in anchor.below})),
-            )
-            for number, anchor in enumerate(side.anchors)
-        ]
-        colours = [palette.setdefault(key, len(palette)) for key in keys]
-    return colours
-
-
-class _Surroundings:
-    """How well the places of two constants fit, from the anchors that are matched already."""
-
-    def __init__(self, partners: Mapping[int, list[int]], twin: Skeleton, other: Skeleton) -> None:
-        self._names: list[dict[int, object]] = [{}, {}]
-        for number, columns in partners.items():
-            column = columns[0]
-            # Two anchors of the twin may come from one: then all three are called the same.
-            called = self._names[1].setdefault(column, ("pair", column))
-            self._names[0][number] = called
-        for names, side in zip(self._names, (twin, other), strict=True):
-            for number, anchor in enumerate(side.anchors):
-                names.setdefault(number, anchor.key)
-
-    def level(self, ours: Site, theirs: Site) -> int:
-        """Return the level of a pair of places."""
-        ends = (self._called(0, ours.above) == self._called(1, theirs.above)) + (
-            self._called(0, ours.below) == self._called(1, theirs.below)
-        )
-        return 2 + ends if ends else 1
-
-    def _called(self, side: int, numbers: frozenset[int]) -> frozenset[object]:
-        return frozenset(self._names[side][number] for number in numbers)
-
-
-def _distinct(anchor: Anchor) -> list[Array | None]:
-    """Return the factors that an anchor's weight may have been multiplied with, each once."""
-    found: list[Array | None] = [None]
+    Beside each are the names of the nodes that it is from.
+    """
+    found: list[tuple[Array | None, tuple[str, ...]]] = [(None, ())]
     for affine in anchor.affine:
-        if affine.scale is not None and affine.scale is not found[-1]:
-            found.append(affine.scale)
+        if affine.scale is not None and affine.scale is not found[-1][0]:
+            found.append((affine.scale, affine.through))
     return found
 
 

@@ -15,23 +15,22 @@ import numpy as np
 
 from hbdebug.loading.graph import in_order
 from hbdebug.loading.held import Held, moved
+from hbdebug.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from hbdebug.model import Node
-
     Array = NDArray[Any]
 
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _CONVOLUTIONS = {
     "Conv": "Conv",
     "ConvTranspose": "ConvTranspose",
     "FusedConv": "Conv",
-    "HzSQuantizedConv": "Conv",
 }
+# Further operators with weights -> the input that is the weight.
+_OTHERS = {"Attention": 1, "GRU": 1, "Gather": 0, "LSTM": 1, "RNN": 1}
 _PRODUCTS = frozenset({"FusedGemm", "FusedMatMul", "Gemm", "MatMul", "TransposeMatMul"})
 # They tell the size of a tensor and nothing of its values.
 _SIZES = frozenset({"Shape", "Size"})
@@ -156,7 +155,7 @@ class Skeleton:
         outputs: Sequence[str],
     ) -> None:
         steps = in_order(nodes, inputs, constants)
-        self._nodes = [step for step in steps if hasattr(step, "op_type")]
+        self._nodes = [step for step in steps if isinstance(step, Node)]
         self._constants = constants
         self._outputs = frozenset(outputs)
         self._held = {
@@ -226,26 +225,24 @@ class Skeleton:
 
     def _anchor(self, node: Node) -> Anchor | None:
         """Return the anchor that a node is, if it is one."""
-        kind = node.op_type
-        if kind in _CONVOLUTIONS:
-            held = self._read(node, 1)
-            if held is None or held.values.ndim < 3:
-                return None
-            kind = _CONVOLUTIONS[kind]
-            group = int(node.attributes.get("group", 1)) if kind == "ConvTranspose" else 1
-            axis = 1 if kind == "ConvTranspose" else 0
-            if group < 1 or held.values.shape[0] % group:
-                return None
-            return self._weighted(node, 1, kind, held, axis, group)
-        if kind in _PRODUCTS:
+        if node.op_type in _CONVOLUTIONS:
+            return self._convolution(node)
+        if node.op_type in _PRODUCTS:
             return self._product(node)
-        if kind in _RECURRENT or kind == "Attention":
-            held = self._read(node, 1)
-            return None if held is None else self._weighted(node, 1, kind, held, None)
-        if kind == "Gather":
-            held = self._read(node, 0)
-            return None if held is None else self._weighted(node, 0, kind, held, None)
-        return None
+        index = _OTHERS.get(node.op_type)
+        held = None if index is None else self._read(node, index)
+        if held is None or index is None:
+            return None
+        return self._weighted(node, index, node.op_type, held, None)
+
+    def _convolution(self, node: Node) -> Anchor | None:
+        held = self._read(node, 1)
+        kind = _CONVOLUTIONS[node.op_type]
+        transposed = kind == "ConvTranspose"
+        group = int(node.attributes.get("group", 1)) if transposed else 1
+        if held is None or held.values.ndim < 3 or group < 1 or held.values.shape[0] % group:
+            return None
+        return self._weighted(node, 1, kind, held, int(transposed), group)
 
     def _product(self, node: Node) -> Anchor | None:
         attributes = node.attributes
@@ -353,31 +350,40 @@ class Skeleton:
     def _step(self, node: Node, anchor: Anchor) -> tuple[Array | None, Array] | None:
         """Return what a node multiplies with and adds; None where it does something else."""
         held = [self._held.get(name) for name in node.inputs]
-        if node.op_type == "BatchNormalization" and len(held) == 5 and all(held[1:]):
-            values = [_per_channel(item.values, anchor, anywhere=True) for item in held[1:] if item]
-            if any(item is None for item in values):
-                return None
-            gamma, beta, mean, variance = (np.asarray(item) for item in values)
-            factor = gamma / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
-            return factor, beta - mean * factor
+        if node.op_type == "BatchNormalization":
+            return _normalization(node, held, anchor)
         if node.op_type not in ("Add", "Div", "Mul", "Sub") or len(held) != 2:
             return None
         index = 0 if held[0] is not None else 1
         operand = held[index]
         # A constant minus, or divided by, what comes in is no such step.
-        if operand is None or (index == 0 and node.op_type in ("Div", "Sub")):
-            return None
-        value = _per_channel(operand.values, anchor)
+        backward = index == 0 and node.op_type in ("Div", "Sub")
+        value = None if operand is None or backward else _per_channel(operand.values, anchor)
         if value is None:
             return None
         if node.op_type == "Add":
             anchor.added.append(self._site_at[id(node), index])
-            return None, value
-        zero = np.zeros(anchor.channels)
-        if node.op_type == "Sub":
-            return None, -value
+        if node.op_type in ("Add", "Sub"):
+            return None, value if node.op_type == "Add" else -value
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (value if node.op_type == "Mul" else 1 / value), zero
+            factor = value if node.op_type == "Mul" else 1 / value
+        return factor, np.zeros(anchor.channels)
+
+
+def _normalization(
+    node: Node, held: Sequence[Held | None], anchor: Anchor
+) -> tuple[Array, Array] | None:
+    """Return what a BatchNormalization multiplies with and adds."""
+    values = [
+        None if item is None else _per_channel(item.values, anchor, anywhere=True)
+        for item in held[1:5]
+    ]
+    if len(values) < 4 or any(item is None for item in values):
+        return None
+    gamma, beta, mean, variance = (np.asarray(item) for item in values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = gamma / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+    return factor, beta - mean * factor
 
 
 def _per_channel(values: Array, anchor: Anchor, *, anywhere: bool = False) -> Array | None:

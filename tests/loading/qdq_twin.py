@@ -1,4 +1,4 @@
-"""QDQ files -> `QuantModel`, the short way: what matching needs, and only of ONNX Runtime's files."""
+"""QDQ files of ONNX Runtime -> `QuantModel`, the short way: only what matching needs."""
 
 from __future__ import annotations
 
