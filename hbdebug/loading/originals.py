@@ -117,7 +117,7 @@ def match_originals(
             unmatched[constant] = outcome.text
         else:
             stored = model.constants[constant]
-            found[constant] = np.ascontiguousarray(outcome.values, stored.dtype)
+            found[constant] = np.asarray(outcome.values, stored.dtype, order="C")
             source[constant] = outcome.text
     return Originals(found=found, unmatched=unmatched, source=source)
 
@@ -338,7 +338,7 @@ class _Matcher:
             candidates.append(_Candidate(level=level, values=values, source=_source(rival)))
         if not candidates:
             shape = _shape(site.held.values.shape)
-            what = f"the float model has no such operand of a {site.node.op_type} of shape {shape}"
+            what = f"the float model has no such operand of {site.node.op_type} of shape {shape}"
             return _Outcome(level=0, close=None, values=None, text=what)
         return self._decide(site, candidates, None)
 
@@ -455,11 +455,8 @@ def _laid_out(affine: Affine, shape: tuple[int, ...]) -> Array | None:
 
 
 def _stripped(site: Site) -> tuple[int, ...]:
-    """Return the shape of an operand without leading axes of one, which broadcasting ignores."""
-    shape = tuple(site.held.values.shape)
-    while shape and shape[0] == 1:
-        shape = shape[1:]
-    return shape
+    """Return the shape of an operand without axes of one, which broadcasting adds and ignores."""
+    return tuple(size for size in site.held.values.shape if size != 1)
 
 
 def _source(site: Site, through: Sequence[str] = ()) -> str:

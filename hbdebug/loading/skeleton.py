@@ -32,6 +32,25 @@ _CONVOLUTIONS = {
 # Further operators with weights -> the input that is the weight.
 _OTHERS = {"Attention": 1, "GRU": 1, "Gather": 0, "LSTM": 1, "RNN": 1}
 _PRODUCTS = frozenset({"FusedGemm", "FusedMatMul", "Gemm", "MatMul", "TransposeMatMul"})
+# Operators that multiply and add at their end, in one piece here and in several there.
+_OPERANDS = {
+    **{
+        (op_type, index): operator
+        for op_type in (
+            "GroupNormalization",
+            "InstanceNormalization",
+            "LayerNormalization",
+            "RMSNormalization",
+            "SimplifiedLayerNormalization",
+        )
+        for index, operator in ((1, "Mul"), (2, "Add"))
+    },
+    ("BiasGelu", 1): "Add",
+    ("SkipLayerNormalization", 2): "Mul",
+    ("SkipLayerNormalization", 3): "Add",
+    ("SkipLayerNormalization", 4): "Add",
+    ("SkipSimplifiedLayerNormalization", 2): "Mul",
+}
 # They tell the size of a tensor and nothing of its values.
 _SIZES = frozenset({"Shape", "Size"})
 # Operators behind which the values, and the axis of the channels, are where they were.
@@ -286,9 +305,7 @@ class Skeleton:
                 else:
                     above = _bits(self._union(self._above, node.inputs))
                     below = _bits(self._union(self._below, node.outputs))
-                    # An operand may stand on either side.
-                    swapped = len(node.inputs) == 2 and node.op_type in ("Add", "Mul")
-                    kind = node.op_type if swapped else f"{node.op_type} input {index}"
+                    kind = _kind(node, index)
                 site = Site(node=node, index=index, kind=kind, held=held, above=above, below=below)
                 self.sites.append(site)
                 self._site_at[id(node), index] = site
@@ -368,6 +385,14 @@ class Skeleton:
         with np.errstate(divide="ignore", invalid="ignore"):
             factor = value if node.op_type == "Mul" else 1 / value
         return factor, np.zeros(anchor.channels)
+
+
+def _kind(node: Node, index: int) -> str:
+    """Return what a constant is for a node that is no anchor."""
+    # An operand may stand on either side.
+    if node.op_type in ("Add", "Mul"):
+        return node.op_type
+    return _OPERANDS.get((node.op_type, index), f"{node.op_type} input {index}")
 
 
 def _normalization(
