@@ -58,11 +58,13 @@ class _Candidate:
         level: How well the places fit, a key of `RULES`.
         values: In the layout that both graphs share.
         source: What they are, in words for the user.
+        expected: Whether as much is folded in as is missing in the quantized model.
     """
 
     level: int
     values: Array
     source: str
+    expected: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -316,11 +318,16 @@ class _Matcher:
         anchor = self._other.anchors[column]
         assert weight is not None
         assert anchor.weight is not None
+        forms = _distinct(anchor)
+        missing = max(0, len(forms) - len(_distinct(self._twin.anchors[number])))
         candidates = [
             _Candidate(
-                level=level, values=anchor.scaled(scale), source=_source(anchor.weight, through)
+                level=level,
+                values=anchor.scaled(scale),
+                source=_source(anchor.weight, through),
+                expected=index == missing,
             )
-            for scale, through in _distinct(anchor)
+            for index, (scale, through) in enumerate(forms)
         ]
         self._outcomes[number] = self._decide(weight, candidates, rivals)
 
@@ -330,6 +337,11 @@ class _Matcher:
         candidates: list[_Candidate] = []
         number = self._adds.get(id(site))
         if number is not None:
+            weight = self._outcomes[number]
+            if weight.values is None and weight.level >= PLACED:
+                # A few values of a bias may be alike by chance.
+                text = f"the weight of the same operator has no original: {weight.text}"
+                return _Outcome(level=weight.level, close=None, values=None, text=text)
             candidates += self._biases(number, site)
         stripped = _stripped(site)
         for rival in self._rivals.get((site.kind, stripped), ()):
@@ -356,6 +368,10 @@ class _Matcher:
             item = self._other.anchors[other]
             assert item.weight is not None
             for affine in item.affine:
+                absent = not affine.through and not affine.shift.any()
+                if absent and site.held.values.any() and len(item.affine) > 1:
+                    # Of no help in the reason for a rejection: something is added further on.
+                    continue
                 values = _laid_out(affine, site.held.values.shape)
                 if values is not None:
                     text = _bias_source(item, affine)
@@ -373,9 +389,7 @@ class _Matcher:
         """Choose among candidates by place and value, and reject what cannot be."""
         stored = site.held.values
         judged = [(closeness(stored, item.values), item) for item in candidates]
-        close, chosen = max(
-            judged, key=lambda pair: (pair[0].band, pair[1].level, -pair[0].distance)
-        )
+        close, chosen = max(judged, key=_fitness)
         if rivals is None:
             rivals = np.asarray([item.distance for item, _ in judged])
         values = site.held.as_stored(chosen.values)
@@ -478,6 +492,13 @@ def _bias_source(anchor: Anchor, affine: Affine) -> str:
 
 def _title(kind: str) -> str:
     return {"product": "MatMul or Gemm", "product from the left": "MatMul"}.get(kind, kind)
+
+
+def _fitness(pair: tuple[Closeness, _Candidate]) -> tuple[float, ...]:
+    close, candidate = pair
+    # What agrees needs no guess at what was folded; the values tell.
+    expected = close.band == 2 or candidate.expected
+    return (close.band, expected, candidate.level, -close.distance)
 
 
 def _goodness(outcome: _Outcome) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -428,3 +429,317 @@ def test_originals_are_found_in_a_disguised_float_model(
     proto = DISGUISES[disguise](NETWORKS[network]())
 
     assert_all_found(qdq, golden, as_file(proto, tmp_path))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_renaming_and_shuffling_leaves_every_place_recognizable(
+    network, cache, tmp_path_factory, tmp_path
+):
+    qdq, golden = quantized_once(cache, tmp_path_factory, network, "per channel")
+    proto = shuffled(renamed(NETWORKS[network]()))
+
+    originals = assert_all_found(qdq, golden, as_file(proto, tmp_path))
+
+    assert all("at the same place in both graphs" in text for text in originals.source.values())
+
+
+@pytest.mark.parametrize("settings", ["per tensor", "per channel", "uint8", "int4"])
+def test_a_folded_batch_normalization_is_folded_into_the_original(settings, tmp_path):
+    qdq, golden = quantized(residual_network(), tmp_path, preprocess=True, **settings_of(settings))
+    assert "BatchNormalization" not in {node.op_type for node in qdq.graph.node}
+    proto = shuffled(renamed(padded(residual_network())))
+
+    assert_all_found(qdq, golden, as_file(proto, tmp_path), tolerance=2e-6)
+
+
+def classifier():
+    """Return the real classifier in an opset that the quantizer takes; no operator changed."""
+    proto = onnx.load(CLASSIFIER / "cls_original_float_model.onnx")
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("", 13))
+    return proto
+
+
+@pytest.mark.parametrize("settings", ["per tensor", "per channel", "uint8", "int4"])
+def test_all_weights_of_the_real_classifier_are_found(settings, tmp_path):
+    qdq, golden = quantized(classifier(), tmp_path, preprocess=True, **settings_of(settings))
+
+    originals = assert_all_found(
+        qdq, golden, CLASSIFIER / "cls_original_float_model.onnx", tolerance=1e-5
+    )
+
+    assert len(originals.found) > 100
+
+
+# Coarser and stranger than the quantizer makes them.
+
+
+def rounded(proto, rounding):
+    """Return a model whose float constants are rounded, and which they are.
+
+    Args:
+        proto: A float model without Constant nodes.
+        rounding: Makes stored values of original ones.
+    """
+    proto = copy.deepcopy(proto)
+    model, _ = twin(proto)
+    wanted = [name for name, values in model.constants.items() if values.dtype == np.float32]
+    stored = {name: rounding(model.constants[name]).astype(np.float32) for name in wanted}
+    golden = {name: model.constants[name] for name in wanted}
+    return replace(model, constants={**model.constants, **stored}), wanted, golden
+
+
+def to_signs(values):
+    """Round to one bit: of a normal distribution that keeps a cosine of 0.8."""
+    return np.sign(values) * np.abs(values).mean() if values.size > 16 else values
+
+
+def to_bytes(values):
+    step = max(float(np.abs(values).max()), 1e-6) / 127
+    return np.rint(values / step) * step
+
+
+def assert_found(model, wanted, golden, file):
+    originals = match_originals(model, wanted, file)
+
+    assert not originals.unmatched
+    for name in wanted:
+        np.testing.assert_array_equal(originals.found[name], golden[name])
+    return originals
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_weights_of_one_bit_are_found_at_their_places(network, tmp_path):
+    file = as_file(shuffled(renamed(NETWORKS[network]())), tmp_path)
+
+    assert_found(*rounded(NETWORKS[network](), to_signs), file)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_model_with_fused_operators_finds_its_weights(network, tmp_path):
+    """What ONNX Runtime makes of a network for itself is as far from the export as it gets."""
+    import onnxruntime
+
+    plain, fused = tmp_path / "plain.onnx", tmp_path / "fused.onnx"
+    onnx.save(NETWORKS[network](), plain)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(fused)
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+    proto = onnx.load(fused)
+    model, wanted, golden = rounded(proto, to_bytes)
+    file = as_file(shuffled(renamed(padded(NETWORKS[network]()))), tmp_path)
+
+    originals = match_originals(model, wanted, file)
+
+    assert {node.op_type for node in proto.graph.node} & {"FusedConv", "FusedMatMul", "Gemm"}
+    # The factor that ONNX Runtime moved into an attribute of FusedMatMul, and the limits of a
+    # fused Clip, are no constants any more, so nothing is missing on this side.
+    assert not originals.unmatched
+    for name in wanted:
+        # As for folded BatchNormalization above.
+        limit = 2e-6 * max(np.abs(golden[name]).max(), 1e-3)
+        np.testing.assert_allclose(originals.found[name], golden[name], rtol=0, atol=limit)
+
+
+def test_a_layout_of_its_own_is_kept(tmp_path):
+    b = FloatModel()
+    x = b.node("Gemm", b.input("x", (2, 3)), b.normal(5, 3), b.normal(5), transB=1)
+    b.finish(b.node("Gemm", x, b.normal(5, 4), alpha=0.5), (2, 4))
+    plain = b.proto()
+    other = FloatModel()
+    x = other.node("MatMul", other.input("x", (2, 3)), other.normal(5, 3))
+    other.initializers[0] = numpy_helper.from_array(
+        np.ascontiguousarray(numpy_helper.to_array(plain.graph.initializer[0]).T), "c0"
+    )
+    x = other.node("Add", other.normal(1, 5), x)
+    x = other.node("MatMul", x, other.normal(5, 4))
+    other.finish(x, (2, 4))
+    model, wanted, golden = rounded(other.proto(), to_bytes)
+    values = {item.name: numpy_helper.to_array(item) for item in plain.graph.initializer}
+    # The factor of the second product is folded into its weight on one side only.
+    stored = {"c1": to_bytes(values["c1"])[None], "c2": to_bytes(values["c2"] / 2)}
+    model = replace(model, constants={**model.constants, **stored})
+
+    originals = match_originals(model, wanted, as_file(plain, tmp_path))
+
+    np.testing.assert_array_equal(originals.found["c0"], values["c0"].T)
+    np.testing.assert_array_equal(originals.found["c1"], values["c1"][None])
+    np.testing.assert_array_equal(originals.found["c2"], values["c2"] / 2)
+    assert golden.keys() == originals.found.keys()
+
+
+def tied(weight_shared, *, bias_first=True):
+    """Two branches with equal weights and different biases; an embedding that is a product, too."""
+    b = FloatModel(4)
+    x = b.node("Gather", b.normal(20, 16), b.input("x", (1, 6), TensorProto.INT64))
+    weight = b.normal(16, 16)
+    other = weight
+    if not weight_shared:
+        other = b.constant("copy", numpy_helper.to_array(b.initializers[1]))
+    biases = [b.normal(16), b.normal(16)]
+    branches = [
+        b.node("Add", b.node("MatMul", x, weight), biases[0]),
+        b.node("Add", b.node("MatMul", x, other), biases[1]),
+    ]
+    x = b.node("Mul", *(branches if bias_first else reversed(branches)))
+    b.finish(b.node("MatMul", x, b.node("Transpose", "c0", perm=[1, 0])), (1, 6, 20))
+    return b.proto()
+
+
+@pytest.mark.parametrize("shared_here", [True, False])
+@pytest.mark.parametrize("shared_there", [True, False])
+def test_tied_weights_are_found_shared_or_copied(shared_here, shared_there, tmp_path):
+    model, wanted, golden = rounded(tied(shared_here), to_bytes)
+    file = as_file(shuffled(renamed(tied(shared_there, bias_first=False))), tmp_path)
+
+    assert_found(model, wanted, golden, file)
+
+
+def test_a_weight_with_outliers_is_found_though_nearly_all_of_it_is_rounded_to_zero(tmp_path):
+    proto = residual_network(norm=False)
+    for item in proto.graph.initializer:
+        values = numpy_helper.to_array(item).copy()
+        if values.ndim == 4:
+            values.reshape(-1)[:3] = 200, -150, 90
+            item.CopyFrom(numpy_helper.from_array(values, item.name))
+    qdq, golden = quantized(proto, tmp_path)
+
+    assert_all_found(qdq, golden, as_file(shuffled(renamed(proto)), tmp_path))
+
+
+def test_a_bias_that_the_float_model_does_not_have_was_zero(tmp_path):
+    b = FloatModel()
+    b.finish(b.conv(b.input("x", (1, 3, 8, 8)), 3, 4), (1, 4, 8, 8))
+    with_bias = b.proto()
+    model, wanted, golden = rounded(with_bias, to_bytes)
+    zeros = np.zeros(4, np.float32)
+    model = replace(model, constants={**model.constants, "c1": zeros})
+    without = copy.deepcopy(with_bias)
+    del without.graph.node[0].input[2]
+    del without.graph.initializer[1]
+
+    originals = match_originals(model, wanted, as_file(without, tmp_path))
+
+    np.testing.assert_array_equal(originals.found["c1"], zeros)
+    np.testing.assert_array_equal(originals.found["c0"], golden["c0"])
+    assert "no bias of Conv Conv_0, which is zero" in originals.source["c1"]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("settings", ["per tensor", "per channel", "int4"])
+@pytest.mark.parametrize("network", ["residual", "attention"])
+def test_weights_of_another_training_are_refused_with_the_numbers(
+    network, settings, cache, tmp_path_factory, tmp_path
+):
+    qdq, _ = quantized_once(cache, tmp_path_factory, network, settings)
+    other = NETWORKS[network]()
+    random = np.random.default_rng(77)
+    for item in other.graph.initializer:
+        values = numpy_helper.to_array(item)
+        if values.dtype == np.float32 and values.ndim:
+            # Another draw, around zero, so that no value is near its old one.
+            values = random.normal(0, values.std(), values.shape).astype(np.float32)
+            item.CopyFrom(numpy_helper.from_array(values, item.name))
+    model, wanted = twin(qdq)
+
+    originals = match_originals(model, wanted, as_file(other, tmp_path))
+
+    large = [name for name in wanted if model.constants[name].size >= 64]
+    assert large
+    assert not set(large) & originals.found.keys()
+    for name in large:
+        assert "differs too much (cosine " in originals.unmatched[name]
+        assert "is it the model that was quantized?" in originals.unmatched[name]
+
+
+def test_a_weight_of_a_shape_that_the_float_model_lacks_says_so(tmp_path):
+    b = FloatModel()
+    b.finish(b.conv(b.input("x", (1, 3, 8, 8)), 3, 4), (1, 4, 8, 8))
+    model, wanted, _ = rounded(b.proto(), to_bytes)
+    b = FloatModel()
+    b.finish(b.conv(b.input("x", (1, 3, 8, 8)), 3, 4, kernel=1), (1, 4, 8, 8))
+
+    originals = match_originals(model, wanted, as_file(b.proto(), tmp_path))
+
+    expected = "the float model has no weight of a Conv of shape 4x3x3x3"
+    assert originals.unmatched["c0"] == expected
+
+
+def test_one_of_several_alike_is_not_guessed(tmp_path):
+    """Where places differ and values are few, what fits equally well is left alone."""
+    b = FloatModel()
+    x = b.input("x", (1, 8))
+    for _ in range(2):
+        x = b.node("Sigmoid", b.node("Mul", x, b.constant(f"m{len(b.nodes)}", np.float32(0.5))))
+    b.finish(b.node("MatMul", x, b.normal(8, 3)), (1, 3))
+    model, _, _ = rounded(b.proto(), to_bytes)
+    other = FloatModel()
+    x = other.input("x", (1, 8))
+    x = other.node("MatMul", x, other.normal(8, 8, mean=5))
+    x = other.node("Mul", x, other.constant("half", np.float32(0.51)))
+    x = other.node("MatMul", x, other.normal(8, 4, mean=5))
+    other.finish(other.node("MatMul", x, other.normal(4, 3, mean=5)), (1, 3))
+
+    originals = match_originals(model, ["m0"], as_file(other.proto(), tmp_path))
+
+    assert "none is close enough to be recognized" in originals.unmatched["m0"]
+
+
+def test_a_quantized_model_in_the_float_models_place_is_refused(cache, tmp_path_factory, tmp_path):
+    qdq, _ = quantized_once(cache, tmp_path_factory, "branches", "per tensor")
+    model, wanted = twin(qdq)
+    path = as_file(qdq, tmp_path)
+
+    with pytest.raises(ModelError) as caught:
+        match_originals(model, wanted, path)
+
+    assert str(path) in str(caught.value)
+    assert "is no float model: it holds DequantizeLinear and QuantizeLinear" in str(caught.value)
+    assert "Give the float ONNX file that was quantized" in str(caught.value)
+
+
+def test_a_calibrated_model_in_the_float_models_place_is_refused(cache, tmp_path_factory):
+    qdq, _ = quantized_once(cache, tmp_path_factory, "branches", "per tensor")
+    model, wanted = twin(qdq)
+
+    with pytest.raises(ModelError, match="is no float model: it holds HzCalibration"):
+        match_originals(model, wanted, CLASSIFIER / "cls_calibrated_model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("attention", "its input x is 1x6, and input x of the quantized model 1x3x8x8"),
+        (
+            "residual",
+            "its output output0 is 1x10, and output output0 of the quantized model 1x2x8x8",
+        ),
+    ],
+)
+def test_another_network_in_the_float_models_place_is_refused(
+    network, message, cache, tmp_path_factory, tmp_path
+):
+    qdq, _ = quantized_once(cache, tmp_path_factory, "branches", "per tensor")
+    model, wanted = twin(qdq)
+
+    with pytest.raises(ModelError, match=message):
+        match_originals(model, wanted, as_file(NETWORKS[network](), tmp_path))
+
+
+def test_a_file_that_was_read_is_not_changed(cache, tmp_path_factory, tmp_path):
+    qdq, _ = quantized_once(cache, tmp_path_factory, "residual", "per tensor")
+    model, wanted = twin(qdq)
+    file = read_model(as_file(residual_network(), tmp_path))
+    before = file.proto.SerializeToString(deterministic=True)
+    stored = {name: values.copy() for name, values in model.constants.items()}
+
+    originals = match_originals(model, wanted, file)
+
+    assert originals.found.keys() == set(wanted)
+    assert file.proto.SerializeToString(deterministic=True) == before
+    for name, values in stored.items():
+        np.testing.assert_array_equal(model.constants[name], values)
