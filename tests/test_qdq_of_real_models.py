@@ -118,3 +118,40 @@ def test_weights_in_integers_are_said_to_be_unmeasurable(tmp_path):
     assert {item.name for item in result.ceilings}.isdisjoint({"weights_only", "activations_only"})
     assert "the weights' own cannot" in result.verdict or "close to the float" in result.verdict
     assert all(node.weights is None for node in result.nodes)
+
+
+@pytest.mark.parametrize("network", ["classifier", "attention", "recurrent"])
+def test_the_float_model_supplies_the_weights_and_is_the_baseline(network, tmp_path):
+    proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
+    samples = classifier_samples() if network == "classifier" else samples_for(proto)
+    quantized = quantize(proto, samples, tmp_path)
+    stored = sum(point.role == "weight" for point in load(quantized).points)
+
+    model = load(quantized, float_model=proto)
+    assert all(point.enabled for point in model.points)
+    calib = save_samples(tmp_path / "calib", samples)
+    result = sensitivity(quantized, calib, float_model=proto, suggest=False)
+
+    said = " ".join(result.warnings)
+    assert f"{stored} of {stored} stored weights" in said
+    assert "the float baseline is the float model" in said
+    assert {"weights_only", "activations_only"} <= {item.name for item in result.ceilings}
+    assert any(node.weights is not None for node in result.nodes)
+
+
+def test_another_float_model_is_told(tmp_path):
+    proto = attention()
+    samples = samples_for(proto)
+    quantized = quantize(proto, samples, tmp_path)
+    other = onnx.ModelProto.FromString(proto.SerializeToString())
+    for tensor in other.graph.initializer:
+        if tensor.name == "wide_w":
+            values = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values[::-1].copy(), tensor.name))
+
+    calib = save_samples(tmp_path / "calib", samples)
+    result = sensitivity(quantized, calib, float_model=other, suggest=False, split=False)
+
+    said = " ".join(result.warnings)
+    assert "the float baseline is NOT the float model" in said
+    assert "without their original values: wide_w" in said
