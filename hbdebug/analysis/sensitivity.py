@@ -187,7 +187,7 @@ def measure_ceilings(
     samples: Samples,
     request: Request,
     observer: Observer,
-    names: Sequence[str] = ceilings.NAMES,
+    names: Sequence[str] = (),
 ) -> tuple[Ceiling, ...]:
     """Measure the whole model under assignments of `hbdebug.analysis.ceilings.NAMES`.
 
@@ -196,12 +196,13 @@ def measure_ceilings(
         samples: Samples to measure on.
         request: Its march is the one that int16 is allowed by.
         observer: Is told of progress.
-        names: Which to measure.
+        names: Which to measure; those that say something about the model when empty.
 
     Raises:
         UnsupportedError: The engine is to compute in integers of a march that are not known.
     """
     wanted = ceilings.assignments(engine.model, request.march)
+    names = names or ceilings.names_for(engine.model)
     in_integers = engine.fidelity == "integer"
     observer.phase(
         "whole model in integers" if in_integers else "whole model", len(names) * len(samples)
@@ -486,7 +487,7 @@ def _unmeasured(
     model: QuantModel, items: Sequence[_Item], measured: Sequence[_Item]
 ) -> list[NotAnalysed]:
     done = {item.name for item in measured}
-    op_types = {step.name: getattr(step, "op_type", "HzCalibration") for step in model.steps}
+    op_types = {step.name: step.op_type for step in model.steps}
     return [
         NotAnalysed(name=item.name, op_type=op_types[item.name], reason=INTERRUPTED)
         for item in items
