@@ -439,7 +439,14 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
         point.name: point for point in model.points if point.enabled and point.role == request.kind
     }
     if not points:
-        raise UsageError(f"no {request.kind} point is switched on", where=model.path)
+        reasons = dict.fromkeys(
+            point.reason for point in model.points if point.role == request.kind
+        )
+        raise UsageError(
+            f"no {request.kind} point is switched on",
+            where=model.path,
+            hint="; ".join(filter(None, reasons)),
+        )
     consumers = {
         name: [node for node, _ in model.consuming_nodes(point)] for name, point in points.items()
     }
