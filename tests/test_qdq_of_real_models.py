@@ -104,6 +104,30 @@ def test_ranking_is_that_of_the_calibrated_model_of_the_same_network():
     assert two.ceilings[0].outputs == one.ceilings[0].outputs
 
 
+def test_three_stages_of_a_model_trained_with_fake_quantization_rank_alike(tmp_path):
+    stages = ["original_float", "optimized_float", "calibrated"]
+    paths = [FIXTURES / "qat" / f"qat_{stage}_model.onnx" for stage in stages]
+    models = [load(path) for path in paths]
+    assert [model.kind for model in models] == ["QDQ", "QDQ", "HMCT calibrated"]
+    # The converter's points are what the pairs were, in number, grid and place.
+    for model in models[:2]:
+        for mine, theirs in zip(model.points, models[2].points, strict=True):
+            assert mine.role == theirs.role
+            assert mine.params.dtype == theirs.params.dtype
+            np.testing.assert_array_equal(mine.params.scale, theirs.params.scale)
+            # The file holds thresholds in float32.
+            np.testing.assert_allclose(mine.params.threshold, theirs.params.threshold, rtol=1e-7)
+
+    random = np.random.default_rng(2)
+    samples = [{"x": random.normal(0, 1, (1, 3, 16, 16)).astype(np.float32)} for _ in range(3)]
+    calib = save_samples(tmp_path, samples)
+    found = [sensitivity(path, calib, suggest=False, jobs=1, exact=True) for path in paths]
+
+    for result in found[:2]:
+        for mine, theirs in zip(result.nodes, found[2].nodes, strict=True):
+            assert (mine.name, mine.alone) == (theirs.name, theirs.alone)
+
+
 def test_weights_in_integers_are_said_to_be_unmeasurable(tmp_path):
     proto = attention()
     samples = samples_for(proto)
