@@ -114,7 +114,7 @@ def read_grid(
         dtype = integer_type(zero_point)
     else:
         zero_point = np.zeros((), np.int32)
-        dtype = stored_as or _type_without_zero_point(attributes)
+        dtype = stored_as or _type_without_zero_point(proto.op_type, attributes)
     if dtype not in INT_RANGES:
         raise UnsupportedError(f"quantized type {dtype} is not known; {_known(INT_RANGES)}")
     precision = attributes.get("precision", 0)
@@ -176,9 +176,9 @@ def _constant(
     return constants[name]
 
 
-def _type_without_zero_point(attributes: Mapping[str, Any]) -> str:
-    if "bits" in attributes:
-        return f"int{attributes['bits']}"
+def _type_without_zero_point(op_type: str, attributes: Mapping[str, Any]) -> str:
+    if op_type == "HzQuantize":
+        return f"int{attributes.get('bits', 8)}"
     number = int(attributes.get("output_dtype", 0)) or onnx.TensorProto.UINT8
     return str(onnx.TensorProto.DataType.Name(number).lower())
 
