@@ -14,6 +14,7 @@ import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
+from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -161,6 +162,8 @@ def sensitivity(
         march=request.march,
     )
     seconds.lap("load")
+    doubts = check_inputs(whole, stream)
+    seconds.lap("data")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
         limits += (measure_integer_ceiling(engine, vendors, stream, watch),)
@@ -209,6 +212,7 @@ def sensitivity(
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
         warnings=(*notes, *result.warnings),
+        input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
     )
