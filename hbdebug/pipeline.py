@@ -161,9 +161,11 @@ def sensitivity(
         fidelity=fidelity,
         march=request.march,
     )
-    seconds.lap("load")
     doubts = check_inputs(whole, stream)
-    seconds.lap("data")
+    if doubts:
+        kinds = ", ".join(dict.fromkeys(item.name for item in doubts))
+        watch.note(f"the samples may not fit the model: {kinds}; the report says more")
+    seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
         limits += (measure_integer_ceiling(engine, vendors, stream, watch),)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # Shares of the values that are not 0. A calibration method gives up some thousandths.
 _FAR_SHARE, _FARTHER_SHARE = 0.10, 0.05
 
+# ImageNet's scale without its mean gives values up to 4.46 where 2.64 is right: 1.69 times.
+_CLIPPED_SHARE, _DISAGREEMENT = 0.05, 1.5
+
 # Two bits of int8 unused; three where the values need not be pixels, which reach their limits in
 # any set of pictures; four where few samples may just have missed the large values.
 _IDLE_COLOURS, _IDLE, _IDLE_FEW_SAMPLES = 4.0, 8.0, 16.0
@@ -48,15 +51,10 @@ def beyond_threshold(case: Case) -> Iterator[InputWarning]:
     interval = case.front.interval
     if interval is None or not interval.limit:
         return
-    wide = [
-        item
-        for item in case.data.samples
-        if item.far > _FAR_SHARE * max(item.nonzero, 1)
-        or item.farther > _FARTHER_SHARE * max(item.nonzero, 1)
-    ]
+    wide = [item for item in case.data.samples if _is_beyond(item) or _disagrees(case, item)]
     if not wide:
         return
-    largest = max(max(abs(item.low), abs(item.high)) for item in wide)
+    largest = max(item.largest for item in wide)
     clipped = sum(item.clipped for item in wide) / sum(item.size for item in wide)
     ratio = largest / interval.limit
     yield case.warning(
@@ -69,6 +67,22 @@ def beyond_threshold(case: Case) -> Iterator[InputWarning]:
         largest=largest,
         ratio=ratio,
         clipped=clipped,
+    )
+
+
+def _is_beyond(item: SampleStatistics) -> bool:
+    """Whether more is far outside than any method of calibration gives up; zeros do not count."""
+    values = max(item.nonzero, 1)
+    return item.far > _FAR_SHARE * values or item.farther > _FARTHER_SHARE * values
+
+
+def _disagrees(case: Case, item: SampleStatistics) -> bool:
+    """Whether data and threshold are each of a known normalization, but not of the same one."""
+    limit = 0.0 if case.front.interval is None else case.front.interval.limit
+    return (
+        item.clipped > _CLIPPED_SHARE * max(item.nonzero, 1)
+        and case.data.largest > _DISAGREEMENT * limit
+        and bool(looks_like(case.data) and threshold_fits(limit))
     )
 
 
@@ -185,7 +199,7 @@ def pixel_convention(case: Case) -> Iterator[InputWarning]:
 
 def _misfit(item: SampleStatistics, *, shifted: bool) -> tuple[str, str] | None:
     """Say what is wrong with the pixels of one sample, and what to do; None if nothing is."""
-    if not item.whole and max(abs(item.low), abs(item.high)) <= _NORMALIZED:
+    if not item.whole and item.largest <= _NORMALIZED:
         return (
             "they are normalized already, so that this is done twice",
             "give the pixels as they are" + (", minus 128" if shifted else ""),

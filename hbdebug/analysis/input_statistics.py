@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 _SMALLEST_SIDE = 8  # of an image, in pixels
 _MOST_COLOURS = 4  # a last dimension up to this is channels: NHWC
 
-NO_CORRELATION = 0.1
-"""Correlation below which neighbouring pixels have nothing to do with each other."""
-
-# The random error of one correlation from n pairs is 1 / sqrt(n); three of them are room enough
-# for not giving up on a small sample before others are put together with it.
-_ERRORS = 3.0
+# Random errors that a number of independent pixels may be off by; five of a hundred thousand are.
+_ERRORS = 4.0
 
 # Values that are looked at to tell a continuous distribution from a few levels.
 _VALUES_COUNTED = 1 << 14
@@ -62,16 +58,20 @@ class Texture:
 
     Attributes:
         values: Number of values that this is computed from.
+        area: Number of pixels of a channel.
         correlations: Of pixels with those 1 and 2 to the right, and 1 and 2 below.
         lines: Variance of the means of rows, and of columns, over what independent pixels give.
+        counts: Number of rows, and of columns, of all channels together.
         kurtosis: Excess kurtosis: -1.2 for a uniform distribution, 0 for a Gaussian one.
         levels: Number of different values, of those that were looked at.
         commonest: Share of the commonest value among those.
     """
 
     values: int
+    area: int
     correlations: tuple[float, float, float, float]
     lines: tuple[float, float]
+    counts: tuple[int, int]
     kurtosis: float
     levels: int
     commonest: float
@@ -109,6 +109,11 @@ class SampleStatistics:
     def size(self) -> int:
         """Number of values."""
         return int(np.prod(self.shape))
+
+    @property
+    def largest(self) -> float:
+        """Largest absolute value."""
+        return max(abs(self.low), abs(self.high))
 
 
 @dataclass(kw_only=True)
@@ -336,7 +341,8 @@ def _texture(planes: NDArray[np.float64]) -> Texture | None:
         return None
     if not varied.all():
         planes, centred, variances = planes[varied], centred[varied], variances[varied]
-    bound = NO_CORRELATION + _ERRORS / float(np.sqrt(centred.size))
+    area = planes[0].size
+    bound = largest_correlation(centred.size, area)
     correlations = []
     for axis in (2, 1):
         for lag in (1, 2):
@@ -347,12 +353,28 @@ def _texture(planes: NDArray[np.float64]) -> Texture | None:
     levels, commonest = _levels(planes)
     return Texture(
         values=centred.size,
+        area=area,
         correlations=(correlations[0], correlations[1], correlations[2], correlations[3]),
         lines=(_lines(centred, variances, axis=2), _lines(centred, variances, axis=1)),
+        counts=(len(planes) * planes.shape[1], len(planes) * planes.shape[2]),
         kurtosis=float(np.mean(np.mean(centred**4, axis=(1, 2)) / variances**2)) - 3,
         levels=levels,
         commonest=commonest,
     )
+
+
+def largest_correlation(values: int, area: int) -> float:
+    """Return what the correlation of independent pixels stays below.
+
+    Its random error is ``1 / sqrt(values)``; that the mean of the channel's own ``area`` pixels
+    is subtracted makes it ``1 / area`` smaller.
+    """
+    return _ERRORS / float(np.sqrt(values)) + 2 / area
+
+
+def largest_line_variance(lines: int) -> float:
+    """Return what `Texture.lines` of independent pixels stays below: 1 and its random error."""
+    return 1 + _ERRORS * float(np.sqrt(2 / lines))
 
 
 def _correlation(

@@ -19,7 +19,11 @@ from hbdebug.analysis.input_ranges import (
     narrow_range,
     pixel_convention,
 )
-from hbdebug.analysis.input_statistics import NO_CORRELATION, measure_data
+from hbdebug.analysis.input_statistics import (
+    largest_correlation,
+    largest_line_variance,
+    measure_data,
+)
 from hbdebug.results import InputWarning
 
 if TYPE_CHECKING:
@@ -29,15 +33,13 @@ if TYPE_CHECKING:
     from hbdebug.model import QuantModel
     from hbdebug.samples import Samples
 
-# A correlation from so many values has a random error of 0.03, a third of the bound on it.
+_COLOURS = 3
+
+# Fewer pixels are not judged: a correlation from 1024 has a random error of 0.03.
 _TEXTURE_VALUES = 1024
 
 # Noise made by a program takes many values; one value that is frequent marks padding and masks.
 _NOISE_LEVELS, _NOISE_COMMONEST = 64, 0.05
-
-# Means of rows and columns of independent pixels vary by 1 in this unit, those of pictures by
-# hundreds.
-_NOISE_LINES = 2.0
 
 _UNIFORM_KURTOSIS, _KURTOSIS_TOLERANCE = -1.2, 0.2
 
@@ -82,9 +84,9 @@ def check_inputs(model: QuantModel, samples: Samples) -> tuple[InputWarning, ...
 def _noise(case: Case) -> Iterator[InputWarning]:
     """Random numbers instead of pictures, or of feature maps."""
     samples = case.data.samples
-    if all(item.texture and item.texture.values < _TEXTURE_VALUES for item in samples):
-        noisy = samples if _is_noise(samples) else []
-    else:
+    noisy = samples if (case.data.is_image or len(samples) > 1) and _is_noise(samples) else []
+    if not noisy and case.data.is_image and case.data.lows.size >= _COLOURS:
+        # Only colour pictures are judged one by one: single feature maps can look random.
         noisy = [item for item in samples if _is_noise([item])]
     if not noisy:
         return
@@ -123,7 +125,11 @@ def _is_noise(samples: Sequence[SampleStatistics]) -> bool:
     if any(t.levels < _NOISE_LEVELS or t.commonest > _NOISE_COMMONEST for t in textures):
         return False
     *correlations, rows, columns, kurtosis = _mean_texture(samples)
-    if max(map(abs, correlations)) >= NO_CORRELATION or max(rows, columns) >= _NOISE_LINES:
+    bound = largest_correlation(count, min(texture.area for texture in textures))
+    lines = [sum(texture.counts[side] for texture in textures) for side in (0, 1)]
+    if max(map(abs, correlations)) >= bound:
+        return False
+    if rows >= largest_line_variance(lines[0]) or columns >= largest_line_variance(lines[1]):
         return False
     # The random error of the kurtosis of n Gaussian numbers is sqrt(24 / n).
     gaussian = max(_KURTOSIS_TOLERANCE, 3 * float(np.sqrt(24 / count)))

@@ -291,7 +291,7 @@ def _render_input_warnings(result: SensitivityResult, console: Console) -> None:
     rows = input_warning_rows(result)
     if not rows:
         return
-    print_title(console, "Data: signs that they are not what the model was calibrated for")
+    print_title(console, "Data: signs that the samples do not fit the model")
     for row in rows:
         print_paragraphs(console, [row.finding], "yellow")
         print_paragraphs(console, [f"check: {row.remedy}"], "dim")
