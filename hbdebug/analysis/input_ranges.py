@@ -220,7 +220,7 @@ def _misfit(item: SampleStatistics, *, shifted: bool) -> tuple[str, str] | None:
 def channel_order(case: Case) -> Iterator[InputWarning]:
     """Channels in the opposite order to the model's thresholds, or to ImageNet's constants."""
     data, thresholds = case.data, np.array(case.front.thresholds)
-    if data.lows.size != 3:
+    if not data.is_image or data.lows.size != 3:
         return
     largest = np.maximum(np.abs(data.lows), np.abs(data.highs))
     if thresholds.size == 3:

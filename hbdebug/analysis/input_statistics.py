@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _SMALLEST_SIDE = 8  # of an image, in pixels
 _MOST_COLOURS = 4  # a last dimension up to this is channels: NHWC
 
-# Random errors that a number of independent pixels may be off by; five of a hundred thousand are.
+# Of what comes from independent pixels, six in a hundred thousand numbers are off by more random
+# errors than this.
 _ERRORS = 4.0
 
 # Values that are looked at to tell a continuous distribution from a few levels.
@@ -250,7 +251,9 @@ def measure_data(
         sizes[name] = sum(array.size for array in arrays.values())
         for key, statistics in inputs.items():
             if arrays[key].size:
-                statistics.add(name, arrays[key], intervals.get(key))
+                # Squares of numbers beyond 1e154 overflow; what comes of them is no evidence.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    statistics.add(name, arrays[key], intervals.get(key))
     return DataStatistics(
         inputs={key: statistics for key, statistics in inputs.items() if statistics.samples},
         alike=tuple(tuple(group) for group in names.values() if len(group) > 1),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from hbdebug.analysis.inputs import check_inputs
+from hbdebug.engine import Engine
 from hbdebug.loading import load
+from hbdebug.model import Assignment
 from hbdebug.pipeline import sensitivity
 from hbdebug.results import SensitivityResult
+from hbdebug.samples import TensorSpec, open_samples
 from tests import models
 from tests.analysis.pictures import (
     MEAN,
@@ -21,6 +27,7 @@ from tests.analysis.pictures import (
     short_time_spectrum,
     voice,
 )
+from tests.command import hbdebug
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 COUNT = 8
@@ -248,6 +255,29 @@ def test_other_inputs_of_usual_models_raise_no_suspicion():
         b.output(b.node("Identity", [x], f"{name}_node"), kind)
 
     assert kinds(warnings_of(samples, model=load(b.proto()))) == []
+
+
+def test_no_inner_tensor_of_the_classifier_looks_like_noise():
+    """Real feature maps as inputs, one sample and all: 127 tensors, most of rank 4."""
+    model = load(FIXTURES / "textline_cls/cls_calibrated_model.onnx")
+    names = [node.outputs[0] for node in model.nodes]
+    outputs = tuple(TensorSpec(name=name, dtype="float32", shape=()) for name in names)
+    engine = Engine(replace(model, outputs=outputs), jobs=1)
+    found = [
+        (name, engine.forward(arrays, Assignment()))
+        for name, arrays in open_samples(FIXTURES / "textline_cls/calib", model.inputs)
+    ]
+    suspected = {}
+    for name in names:
+        samples = [(sample, {name: arrays[name]}) for sample, arrays in found]
+        spec = TensorSpec(name=name, dtype="float32", shape=samples[0][1][name].shape)
+        # Without the points: these thresholds are known to be wrong.
+        bare = replace(model, inputs=(spec,), steps=())
+        for some in (samples[:1], samples):
+            suspected.setdefault(name, []).extend(kinds(check_inputs(bare, some)))
+
+    assert len(suspected) == 127
+    assert not {name: said for name, said in suspected.items() if said}
 
 
 # Noise.
@@ -685,6 +715,43 @@ def test_case_10_random_data_are_called_noise_and_pictures_are_not(tmp_path):
     assert kinds(suspected.input_warnings) == ["looks_like_noise"]
     assert trusted.input_warnings == ()
     assert SensitivityResult.from_json(suspected.to_json()) == suspected
+
+
+def test_the_report_names_input_samples_and_numbers(tmp_path):
+    samples = [{"x": as_input(imagenet(pixels(seed, (24, 24))))} for seed in range(8)]
+    samples[2]["x"] *= np.float32(58)
+    samples[6]["x"] = samples[1]["x"]
+    folder = models.save_samples(tmp_path / "calib", samples)
+    model = tmp_path / "tiny_calibrated_model.onnx"
+    onnx.save(small_network(), model)
+
+    done = hbdebug("sensitivity", model, folder, "--no-suggest", "-o", tmp_path / "out")
+
+    assert "Data: signs that the samples do not fit the model" in done.out
+    assert "input x, sample 2: values reach" in done.out
+    assert "times the threshold 2.64 of x_HzCalibration" in done.out
+    assert "all inputs, 2 of 8 samples (1, 6): equal to the last bit: 1 = 6" in done.out
+    assert "may not fit the model: beyond_threshold, duplicate_samples" in done.err
+
+
+def test_memory_does_not_grow_with_the_samples():
+    model = model_for([{"x": np.zeros((1, 3, 128, 128), np.float32)}], 1.0)
+
+    def peak(count):
+        random = np.random.default_rng(0)
+        arrays = (
+            (str(index), {"x": random.random((1, 3, 128, 128), dtype=np.float32)})
+            for index in range(count)
+        )
+        tracemalloc.start()
+        check_inputs(model, arrays)
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    peak(2)  # what is imported or cached once
+    # A sample takes 196 kB; the few numbers that are kept of it less than 4.
+    assert peak(40) - peak(4) < 36 * 4096
 
 
 def test_samples_are_read_once():
