@@ -25,6 +25,9 @@ IMAGENET_LOWS = -_MEAN / _DEVIATION
 IMAGENET_HIGHS = (1 - _MEAN) / _DEVIATION
 """White by channel after ImageNet's mean and scale: 2.249, 2.429, 2.640."""
 
+NORMALIZED_TWICE = "pixels with ImageNet's mean and scale applied twice"
+"""What `looks_like` says of limits that no model wants."""
+
 # How far limits may be from those of a normalization, as a share of its range: a little more
 # inside, where no pixel is quite black or white, than outside, which float32 and a resize with
 # overshoot explain.
@@ -92,7 +95,7 @@ def _by_channel(image: InputStatistics) -> str:
     zeros = np.zeros(3)
     known = (
         (*_imagenet(), "pixels with ImageNet's mean and scale"),
-        (twice_lows, twice_highs, "pixels with ImageNet's mean and scale applied twice"),
+        (twice_lows, twice_highs, NORMALIZED_TWICE),
         (unscaled_lows, unscaled_highs, "pixels minus ImageNet's mean, without its scale"),
         (zeros, 1 / _DEVIATION, "pixels with ImageNet's scale, without its mean"),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from hbdebug.analysis.appearance import (
     IMAGENET_HIGHS,
     IMAGENET_LOWS,
+    NORMALIZED_TWICE,
     fits,
     looks_like,
     threshold_fits,
@@ -165,6 +166,21 @@ def _divided_twice(data: InputStatistics) -> bool:
         fits(data.lows, data.highs, lows, lows + spans, inside=0.5)
         for order in (slice(None), slice(None, None, -1))
         for lows, spans in [(IMAGENET_LOWS[order], width[order] / 255)]
+    )
+
+
+def normalized_twice(case: Case) -> Iterator[InputWarning]:
+    """Limits that only a doubled normalization gives, where no threshold shows it."""
+    data = case.data
+    if case.front.interval is not None or looks_like(data) != NORMALIZED_TWICE:
+        return
+    yield case.warning(
+        "normalized_twice",
+        f"the limits by channel, {_listed(data.lows)} and {_listed(data.highs)}, are those of "
+        f"{NORMALIZED_TWICE}",
+        "normalize once, in the script or in the model",
+        lowest=data.low,
+        highest=data.high,
     )
 
 

@@ -17,6 +17,7 @@ from hbdebug.analysis.input_ranges import (
     constant_channels,
     far_inside_threshold,
     narrow_range,
+    normalized_twice,
     pixel_convention,
 )
 from hbdebug.analysis.input_statistics import (
@@ -204,6 +205,7 @@ _CHECKS: tuple[Callable[[Case], Iterator[InputWarning]], ...] = (
     beyond_threshold,
     far_inside_threshold,
     narrow_range,
+    normalized_twice,
     channel_order,
     constant_channels,
     _constant_samples,

@@ -527,6 +527,22 @@ def test_pixels_in_a_narrow_band(make, words):
     assert found.numbers["widest_share"] == pytest.approx((spans / middles).max(), rel=1e-9)
 
 
+def test_a_doubled_normalization_is_seen_without_a_threshold():
+    b = models.CalibratedModel()
+    x = b.node("Relu", [b.input("x", (1, 3, 48, 64))], "relu")
+    b.output(b.node("Relu", [b.point(x)], "other"))
+    model = load(b.proto())
+    twice = images(lambda seed: (imagenet(pixels(seed)) - MEAN) / STD)
+
+    (found,) = warnings_of(twice, model=model)
+
+    assert found.name == "normalized_twice"
+    # ((0 - 0.485) / 0.229 - 0.485) / 0.229 and ((1 - 0.406) / 0.225 - 0.406) / 0.225; float32.
+    assert found.numbers["lowest"] == pytest.approx(-11.3664, abs=1e-3)
+    assert found.numbers["highest"] == pytest.approx(9.9289, abs=1e-3)
+    assert kinds(warnings_of(images(lambda s: imagenet(pixels(s))), model=model)) == []
+
+
 def preprocessed(input_type, layout="NCHW"):
     """A model that normalizes pixels itself."""
     b = models.CalibratedModel()
