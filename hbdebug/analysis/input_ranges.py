@@ -33,6 +33,9 @@ _CLIPPED_SHARE, _DISAGREEMENT = 0.05, 1.5
 _IDLE_COLOURS, _IDLE, _IDLE_FEW_SAMPLES = 4.0, 8.0, 16.0
 _IDLE_SAMPLES, _IDLE_VALUES = 8, 1000
 
+# Scales in front of networks: of bytes to 0 ... 1, to -1 ... 1, and ImageNet's of red, 0.0171.
+_SCALES, _SCALE_TOLERANCE = (255.0, 127.5, 58.4), 0.02
+
 # ImageNet's limits exceed 2.64 nowhere; scale without mean gives 4.46. Raw pixels of a picture
 # that stays within 4.5 of 128 would be a grey area without content.
 _NORMALIZED = 4.5
@@ -61,7 +64,7 @@ def beyond_threshold(case: Case) -> Iterator[InputWarning]:
     yield case.warning(
         "beyond_threshold",
         f"values reach {largest:.4g}, {ratio:.3g} times {case.front.represents}: "
-        f"{clipped:.1%} of the values are clipped{_guess(case)}",
+        f"{clipped:.1%} of the values are clipped{_guess(case, ratio)}",
         "prepare the data as for the calibration: compare mean, scale and type of both",
         samples=wide,
         threshold=interval.limit,
@@ -105,7 +108,7 @@ def far_inside_threshold(case: Case) -> Iterator[InputWarning]:
         "far_inside_threshold",
         f"values stay within {data.low:.4g} ... {data.high:.4g}; {case.front.represents} is "
         f"{whole / used:.3g} times as {'large' if interval.symmetric else 'wide'}: {bits:.1f} bits "
-        f"of its type are unused{_guess(case)}",
+        f"of its type are unused{_guess(case, whole / used)}",
         "calibrate on data like these; if the model was, compare mean, scale and type of both",
         threshold=interval.limit,
         largest=data.largest,
@@ -114,14 +117,20 @@ def far_inside_threshold(case: Case) -> Iterator[InputWarning]:
     )
 
 
-def _guess(case: Case) -> str:
-    """Say what data and threshold look like, where either is known."""
-    if case.front.interval is None or not case.data.is_image:
-        return ""
+def _guess(case: Case, ratio: float) -> str:
+    """Say what data and threshold look like, and else what their ratio is known from."""
+    limit = 0.0 if case.front.interval is None else case.front.interval.limit
     found = looks_like(case.data)
-    expected = threshold_fits(case.front.interval.limit)
+    expected = threshold_fits(limit) if case.data.is_image else ""
     parts = [f"the data look like {found}"] if found else []
     parts += [f"the threshold fits {expected}"] if expected else []
+    if not parts:
+        parts = [
+            f"the ratio is near {known:g}, as if a scale of 1/{known:g} were applied on one side "
+            "only"
+            for known in _SCALES
+            if abs(ratio / known - 1) < _SCALE_TOLERANCE
+        ]
     return f" ({'; '.join(parts)})" if parts else ""
 
 

@@ -403,6 +403,23 @@ def test_data_far_outside_the_threshold(make, threshold, found, expected):
     assert warning.numbers["clipped"] == pytest.approx(clipped, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("factor", "name", "words"),
+    [
+        (255.0, "beyond_threshold", "near 255"),
+        (1 / 127.5, "far_inside_threshold", "near 127.5"),
+        (3.0, "beyond_threshold", ""),
+    ],
+)
+def test_a_known_ratio_is_pointed_out(factor, name, words):
+    """Three dimensions are no image, so that only the ratio says something."""
+    (found,) = warnings_of(images(lambda seed: pixels(seed, channels=1)[0] / 255 * factor), 1.0)
+
+    assert found.name == name
+    assert words in found.evidence
+    assert ("the ratio is near" in found.evidence) == bool(words)
+
+
 def test_one_sample_of_another_scale_is_named():
     samples = images(lambda seed: pixels(seed) / 255)
     samples[4]["x"] = samples[4]["x"] * 255
