@@ -29,7 +29,7 @@ _OTHER_THRESHOLDS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Front:
+class Expectation:
     """What the model says of an input.
 
     Attributes:
@@ -67,12 +67,12 @@ class Case:
 
     Attributes:
         data: What was measured.
-        front: What the model says.
+        expects: What the model says.
         alone: Whether it is the model's only input.
     """
 
     data: InputStatistics
-    front: Front
+    expects: Expectation
     alone: bool
 
     def warning(
@@ -95,9 +95,9 @@ class Case:
         )
 
 
-def front_of(model: QuantModel, tensor: str) -> Front:
+def expectation_of(model: QuantModel, tensor: str) -> Expectation:
     """Return what a model says of one of its inputs."""
-    widest = Front()
+    widest = Expectation()
     thresholds: tuple[float, ...] = ()
     for point in _direct_points(model, tensor):
         params = point.params
@@ -111,8 +111,10 @@ def front_of(model: QuantModel, tensor: str) -> Front:
             continue
         interval = _interval(params)
         if widest.interval is None or interval.limit > widest.interval.limit:
-            widest = Front(point=point.name, interval=interval, scale=float(params.scale.max()))
-    return Front(
+            widest = Expectation(
+                point=point.name, interval=interval, scale=float(params.scale.max())
+            )
+    return Expectation(
         point=widest.point,
         interval=widest.interval,
         scale=widest.scale,

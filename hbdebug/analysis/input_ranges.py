@@ -52,7 +52,7 @@ _NARROW = 0.02
 
 def beyond_threshold(case: Case) -> Iterator[InputWarning]:
     """Values that the point at the input clips, far beyond what a calibration gives up."""
-    interval = case.front.interval
+    interval = case.expects.interval
     if interval is None or not interval.limit:
         return
     wide = [item for item in case.data.samples if _is_beyond(item) or _disagrees(case, item)]
@@ -63,7 +63,7 @@ def beyond_threshold(case: Case) -> Iterator[InputWarning]:
     ratio = largest / interval.limit
     yield case.warning(
         "beyond_threshold",
-        f"values reach {largest:.4g}, {ratio:.3g} times {case.front.represents}: "
+        f"values reach {largest:.4g}, {ratio:.3g} times {case.expects.represents}: "
         f"{clipped:.1%} of the values are clipped{_guess(case, ratio)}",
         "prepare the data as for the calibration: compare mean, scale and type of both",
         samples=wide,
@@ -82,7 +82,7 @@ def _is_beyond(item: SampleStatistics) -> bool:
 
 def _disagrees(case: Case, item: SampleStatistics) -> bool:
     """Whether data and threshold are each of a known normalization, but not of the same one."""
-    limit = 0.0 if case.front.interval is None else case.front.interval.limit
+    limit = 0.0 if case.expects.interval is None else case.expects.interval.limit
     return (
         item.clipped > _CLIPPED_SHARE * max(item.nonzero, 1)
         and case.data.largest > _DISAGREEMENT * limit
@@ -92,7 +92,7 @@ def _disagrees(case: Case, item: SampleStatistics) -> bool:
 
 def far_inside_threshold(case: Case) -> Iterator[InputWarning]:
     """Values that use a small part of what the point at the input can represent."""
-    interval, data = case.front.interval, case.data
+    interval, data = case.expects.interval, case.data
     if interval is None or data.low == data.high or data.size < _IDLE_VALUES:
         return
     used = data.largest if interval.symmetric else data.high - data.low
@@ -106,7 +106,7 @@ def far_inside_threshold(case: Case) -> Iterator[InputWarning]:
     bits = float(np.log2(whole / used))
     yield case.warning(
         "far_inside_threshold",
-        f"values stay within {data.low:.4g} ... {data.high:.4g}; {case.front.represents} is "
+        f"values stay within {data.low:.4g} ... {data.high:.4g}; {case.expects.represents} is "
         f"{whole / used:.3g} times as {'large' if interval.symmetric else 'wide'}: {bits:.1f} bits "
         f"of its type are unused{_guess(case, whole / used)}",
         "calibrate on data like these; if the model was, compare mean, scale and type of both",
@@ -119,7 +119,7 @@ def far_inside_threshold(case: Case) -> Iterator[InputWarning]:
 
 def _guess(case: Case, ratio: float) -> str:
     """Say what data and threshold look like, and else what their ratio is known from."""
-    limit = 0.0 if case.front.interval is None else case.front.interval.limit
+    limit = 0.0 if case.expects.interval is None else case.expects.interval.limit
     found = looks_like(case.data)
     expected = threshold_fits(limit) if case.data.is_image else ""
     parts = [f"the data look like {found}"] if found else []
@@ -149,8 +149,10 @@ def narrow_range(case: Case) -> Iterator[InputWarning]:
         f"{low:.4g} ... {high:.4g}" for low, high in zip(data.lows, data.highs, strict=True)
     )
     steps = ""
-    if case.front.scale:
-        steps = f", at most {float(spans.max()) / case.front.scale:.1f} steps of {case.front.point}"
+    if case.expects.scale:
+        steps = (
+            f", at most {float(spans.max()) / case.expects.scale:.1f} steps of {case.expects.point}"
+        )
     yield case.warning(
         "narrow_range",
         f"every channel varies by {share:.2%} of its value at most ({bands}{steps})"
@@ -181,7 +183,7 @@ def _divided_twice(data: InputStatistics) -> bool:
 def normalized_twice(case: Case) -> Iterator[InputWarning]:
     """Limits that only a doubled normalization gives, where no threshold shows it."""
     data = case.data
-    if case.front.interval is not None or looks_like(data) != NORMALIZED_TWICE:
+    if case.expects.interval is not None or looks_like(data) != NORMALIZED_TWICE:
         return
     yield case.warning(
         "normalized_twice",
@@ -198,11 +200,11 @@ def normalized_twice(case: Case) -> Iterator[InputWarning]:
 
 def pixel_convention(case: Case) -> Iterator[InputWarning]:
     """The values that an HzPreprocess takes: bytes, minus 128 for the types called so."""
-    if not case.front.takes_pixels:
+    if not case.expects.takes_pixels:
         return
-    kind = case.front.input_type
+    kind = case.expects.input_type
     shifted = kind.endswith("_128")
-    expects = f"the model normalizes this input itself ({kind}) and takes " + (
+    takes = f"the model normalizes this input itself ({kind}) and takes " + (
         "pixels minus 128, in -128 ... 127" if shifted else "pixels in 0 ... 255"
     )
     found: dict[tuple[str, str], list[SampleStatistics]] = {}
@@ -214,7 +216,7 @@ def pixel_convention(case: Case) -> Iterator[InputWarning]:
         low, high = min(item.low for item in items), max(item.high for item in items)
         yield case.warning(
             "pixel_convention",
-            f"{expects}, but the values are in {low:.4g} ... {high:.4g}: {words}",
+            f"{takes}, but the values are in {low:.4g} ... {high:.4g}: {words}",
             remedy,
             samples=items,
             low=low,
@@ -244,7 +246,7 @@ def _misfit(item: SampleStatistics, *, shifted: bool) -> tuple[str, str] | None:
 
 def channel_order(case: Case) -> Iterator[InputWarning]:
     """Channels in the opposite order to the model's thresholds, or to ImageNet's constants."""
-    data, thresholds = case.data, np.array(case.front.thresholds)
+    data, thresholds = case.data, np.array(case.expects.thresholds)
     if not data.is_image or data.lows.size != 3:
         return
     largest = np.maximum(np.abs(data.lows), np.abs(data.highs))
@@ -279,7 +281,7 @@ def _listed(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]]) -> 
 def constant_channels(case: Case) -> Iterator[InputWarning]:
     """A channel of a colour image that never changes, beside others that do."""
     data = case.data
-    if not data.is_image or data.lows.size != 3 or case.front.input_type.startswith("YUV"):
+    if not data.is_image or data.lows.size != 3 or case.expects.input_type.startswith("YUV"):
         return
     flat = np.flatnonzero(data.lows == data.highs)
     if 0 < flat.size < 3:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hbdebug.analysis.input_case import Case, front_of
+from hbdebug.analysis.input_case import Case, expectation_of
 from hbdebug.analysis.input_ranges import (
     beyond_threshold,
     channel_order,
@@ -64,15 +64,15 @@ def check_inputs(model: QuantModel, samples: Samples) -> tuple[InputWarning, ...
     Raises:
         DataError: A file cannot be read any more.
     """
-    fronts = {spec.name: front_of(model, spec.name) for spec in model.inputs}
+    expectations = {spec.name: expectation_of(model, spec.name) for spec in model.inputs}
     intervals = {
-        name: front.interval for name, front in fronts.items() if front.interval is not None
+        name: item.interval for name, item in expectations.items() if item.interval is not None
     }
     data = measure_data(model.inputs, samples, intervals)
     found: list[InputWarning] = []
     for name, measured in data.inputs.items():
         if measured.spec.dtype != "bool":
-            case = Case(data=measured, front=fronts[name], alone=len(model.inputs) == 1)
+            case = Case(data=measured, expects=expectations[name], alone=len(model.inputs) == 1)
             for check in _CHECKS:
                 found.extend(check(case))
     found.extend(_duplicates(data))

@@ -499,12 +499,17 @@ def test_an_asymmetric_range_counts_on_both_sides():
 
 
 def test_thresholds_that_say_nothing_about_the_input_are_not_compared():
-    """A grid has a fixed one, operands of a Concat share one."""
+    """Operands of a Concat share one, and a GridSample's grid has one of the converter's own."""
     b = models.CalibratedModel()
     x, y = b.input("x", (1, 3, 48, 64)), b.input("y", (1, 3, 48, 64))
-    b.output(b.node("Concat", [b.point(x, 300.0), b.point(y, 300.0)], "joined", axis=1))
+    grid = b.input("grid", (1, 16, 32, 2))
+    joined = b.node("Concat", [b.point(x, 300.0), b.point(y, 300.0)], "joined", axis=1)
+    b.output(b.hz("GridSample", [b.point(joined, 300.0), b.point(grid, 64.0)], "sampled"))
     model = load(b.proto())
-    samples = [{"x": pixels(seed) / 255, "y": pixels(seed + 50)} for seed in range(COUNT)]
+    lattice = np.stack(np.meshgrid(np.linspace(-1, 1, 32), np.linspace(-1, 1, 16)), -1)[None]
+    samples = [
+        {"x": pixels(seed) / 255, "y": pixels(seed + 50), "grid": lattice} for seed in range(COUNT)
+    ]
 
     assert kinds(warnings_of(samples, model=model)) == []
 
