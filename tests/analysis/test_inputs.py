@@ -118,12 +118,28 @@ def complex_spectrum(seed):
     return np.stack([found.real, found.imag])[None]
 
 
-def embeddings(seed):
+def embeddings(seed, in_common=0.4):
     """Tokens with what all have in common, as rank 4: ``[1, 1, tokens, features]``."""
-    table = np.random.default_rng(7).normal(size=(1000, 256))
-    common = 0.4 * np.random.default_rng(8).normal(size=256)
-    tokens = np.random.default_rng(seed).zipf(1.3, 64) % 1000
+    table = np.random.default_rng(7).normal(size=(10000, 256))
+    common = in_common * np.random.default_rng(8).normal(size=256)
+    tokens = np.random.default_rng(seed).choice(10000, 64, replace=False)
     return (table[tokens] + common)[None, None]
+
+
+def speckle(seed):
+    """Radar intensities: independent of each other, but not as a program's noise is spread."""
+    return np.random.default_rng(seed).exponential(size=(1, 1, 48, 64))
+
+
+def drop_outs(seed):
+    """Reflectances of which a quarter did not come back."""
+    random = np.random.default_rng(seed)
+    return random.random((1, 1, 48, 64)) * (random.random((1, 1, 48, 64)) > 0.25)
+
+
+def codes(seed):
+    """Identifiers of 40 classes in no order."""
+    return np.random.default_rng(seed).integers(0, 40, (1, 1, 48, 64)).astype(np.float64)
 
 
 def pillars(seed):
@@ -181,6 +197,11 @@ RIGHT = {
     "log mel": log_mel,
     "complex spectrum": complex_spectrum,
     "embeddings": embeddings,
+    "embeddings with little in common": lambda seed: embeddings(seed, 0.1),
+    "speckle": speckle,
+    "drop-outs": drop_outs,
+    "codes": codes,
+    "temperatures in Kelvin": lambda seed: 280 + pixels(seed, channels=1) / 255 * 30,
     "pillars": pillars,
     "waveform": waveform,
     "vector of noise, as a generator takes": lambda seed: np.random.default_rng(seed).normal(
@@ -359,6 +380,17 @@ def test_samples_of_noise_among_pictures_are_named():
     assert (found.name, found.samples) == ("looks_like_noise", ("3", "5"))
 
 
+def test_a_single_feature_map_of_noise_is_not_judged():
+    """Deep in a network, one map of an attention can look random; eight do not."""
+    random = noise("Gaussian", (1, 32, 24, 32))
+    mixed = images(feature_map)
+    mixed[3] = {"x": random(3)}
+
+    assert kinds(warnings_of(images(random, 1))) == []
+    assert kinds(warnings_of(mixed)) == []
+    assert kinds(warnings_of(images(random, 2))) == ["looks_like_noise"]
+
+
 # Thresholds.
 
 
@@ -463,6 +495,15 @@ def test_data_far_inside_the_threshold(make, threshold, found, expected):
     # float32 data and a float32 scale.
     assert warning.numbers["ratio"] == pytest.approx(largest / threshold, rel=1e-6)
     assert warning.numbers["unused_bits"] == pytest.approx(np.log2(threshold / largest), rel=1e-5)
+
+
+def test_only_colour_pictures_surely_reach_the_ends_of_their_range():
+    colours = images(lambda seed: pixels(seed) / 255 / 5)
+    greys = images(lambda seed: pixels(seed, channels=1) / 255 / 5)
+
+    assert kinds(warnings_of(colours, 1.0)) == ["far_inside_threshold"]
+    assert kinds(warnings_of(greys, 1.0)) == []
+    assert kinds(warnings_of(greys, 2.0)) == ["far_inside_threshold"]
 
 
 def test_few_samples_may_have_missed_the_large_values():
