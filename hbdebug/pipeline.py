@@ -14,6 +14,7 @@ import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
+from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -31,12 +32,12 @@ from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
 from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
-from hbdebug.model import Assignment, QuantModel
+from hbdebug.model import Assignment, Node, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
-from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.samples import Preparation, Samples, TensorSpec, open_samples
 from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
 
@@ -71,6 +72,7 @@ def sensitivity(
     nodes: Sequence[str] = (),
     ops: Sequence[str] = (),
     samples: int | None = None,
+    preparation: Preparation | None = None,
     split: bool = True,
     suggest: bool = True,
     target: float = 0.999,
@@ -108,6 +110,7 @@ def sensitivity(
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
+        preparation: What to do to images and raw files, see `hbdebug.samples.parse_preparation`.
         split: Measure weights and activations of a node apart, too.
         suggest: Search nodes to lift, and measure them; only with kind ``node``.
         target: Cosine similarity that the worst output is to reach.
@@ -148,7 +151,13 @@ def sensitivity(
     stream = (
         data
         if isinstance(data, Samples)
-        else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
+        else open_samples(
+            data,
+            whole.inputs,
+            limit=samples,
+            skip_bad=skip_bad,
+            preparation=replace(preparation or Preparation(), image_offsets=image_offsets(whole)),
+        )
     )
     in_integers = integers or _checked(fidelity) == "integer"
     if in_integers:
@@ -170,6 +179,10 @@ def sensitivity(
         march=request.march,
     )
     notes += _float_notes(engine, float_model, stream)
+    doubts = check_inputs(whole, stream)
+    if doubts:
+        kinds = ", ".join(dict.fromkeys(item.name for item in doubts))
+        watch.note(f"the samples may not fit the model: {kinds}; the report says more")
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -219,9 +232,30 @@ def sensitivity(
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
         warnings=(*notes, *result.warnings),
+        input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def image_offsets(model: QuantModel) -> dict[str, int]:
+    """Return, for inputs that take images as the chip's runtime feeds them, what it adds to pixels.
+
+    An HzPreprocess node whose ``input_type`` ends in ``_128`` takes pixels minus 128 (measured
+    against HMCT 1.1.0).
+    """
+    inputs = {spec.name for spec in model.inputs}
+    found = {}
+    for node in model.nodes:
+        if node.op_type != "HzPreprocess" or not node.inputs:
+            continue
+        source = model.in_front_of_points(node.inputs[0])
+        maker = model.producer_of.get(source)
+        if isinstance(maker, Node) and maker.op_type == "Transpose":
+            source = model.in_front_of_points(maker.inputs[0])
+        if source in inputs and str(node.attributes.get("input_type", "")).endswith("_128"):
+            found[source] = -128
+    return found
 
 
 def _float_notes(
@@ -461,6 +495,7 @@ def _warnings(model: QuantModel, samples: Samples) -> tuple[str, ...]:
             f"{count} sample{'' if count == 1 else 's'} only: a ranking from so few can change "
             f"with others; {_FEW_SAMPLES} or more are better"
         )
+    found.extend(samples.notes)
     found.extend(f"sample {item.name} left out: {item.reason}" for item in samples.skipped)
     return tuple(found)
 
