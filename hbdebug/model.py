@@ -158,6 +158,7 @@ class QuantModel:
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
         warnings: What about the float form of the file the user should know.
+        notes: What was assumed of the file, in words for the user.
     """
 
     path: str
@@ -171,6 +172,7 @@ class QuantModel:
     constants: Mapping[str, NDArray[np.generic]]
     skipped: tuple[NotAnalysed, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -178,7 +178,8 @@ def sensitivity(
         fidelity=fidelity,
         march=request.march,
     )
-    notes += _float_notes(engine, float_model, stream)
+    warned, noted = _compared_with_float(engine, float_model, stream)
+    notes += warned
     doubts = check_inputs(whole, stream)
     if doubts:
         kinds = ", ".join(dict.fromkeys(item.name for item in doubts))
@@ -232,6 +233,7 @@ def sensitivity(
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
         warnings=(*notes, *result.warnings),
+        notes=(*noted, *whole.notes, *stream.notes),
         input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
@@ -258,18 +260,23 @@ def image_offsets(model: QuantModel) -> dict[str, int]:
     return found
 
 
-def _float_notes(
+def _compared_with_float(
     engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
-) -> tuple[str, ...]:
-    """Compare the float baseline with the float model, if there is one."""
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compare the float baseline with the float model, if there is one.
+
+    Returns:
+        Warnings, and notes.
+    """
     if float_model is None or not len(samples):
-        return ()
+        return (), ()
     first = next(ceilings.inputs_of(samples))
     try:
         outputs = run_float(float_model, first)
     except ModelError as error:
-        return (f"the float baseline was not compared with the float model: {error.message}",)
-    return (compare_baseline(engine.walker.baseline(first), outputs),)
+        return (f"the float baseline was not compared with the float model: {error.message}",), ()
+    agrees, words = compare_baseline(engine.walker.baseline(first), outputs)
+    return ((), (words,)) if agrees else ((words,), ())
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:
@@ -495,7 +502,6 @@ def _warnings(model: QuantModel, samples: Samples) -> tuple[str, ...]:
             f"{count} sample{'' if count == 1 else 's'} only: a ranking from so few can change "
             f"with others; {_FEW_SAMPLES} or more are better"
         )
-    found.extend(samples.notes)
     found.extend(f"sample {item.name} left out: {item.reason}" for item in samples.skipped)
     return tuple(found)
 

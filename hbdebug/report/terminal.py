@@ -278,13 +278,15 @@ def render_sensitivity(
 
 def _render_alerts(result: SensitivityResult, console: Console) -> None:
     interrupted = interruption(result)
-    if not interrupted and not result.warnings:
+    if not interrupted and not result.warnings and not result.notes:
         return
     console.print()
     if interrupted:
         _print(console, literal(interrupted, "bold red"))
     for warning in result.warnings:
         _print(console, literal(f"warning: {warning}", "yellow"))
+    for note in result.notes:
+        _print(console, literal(f"note: {note}", "dim"))
 
 
 def _render_input_warnings(result: SensitivityResult, console: Console) -> None:

@@ -321,6 +321,7 @@ class SensitivityResult:
         form_differences: Every node that was compared with its integer form, worst first.
         not_compared: The other nodes, with the reason; empty if no integer form was asked for.
         input_warnings: Signs that the samples are not what the model was calibrated for.
+        notes: What was assumed of the file, and done to the samples on their way.
     """
 
     hbdebug_version: str
@@ -348,6 +349,7 @@ class SensitivityResult:
     form_differences: tuple[FormDifference, ...] = ()
     not_compared: tuple[NotAnalysed, ...] = ()
     input_warnings: tuple[InputWarning, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready dictionaries, lists, strings and finite numbers."""
