@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 # Elements looked at in one go when values that are not finite are searched for.
 _BLOCK = 1 << 16
 
+# Bytes of an archive's member that are passed over at a time.
+_PIECE = 1 << 20
+
+_MAGIC_FAILS = "magic string"
+
 _HEADERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -271,7 +276,7 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str, index: int) -> A
     apart = stack.count > 1 and not fortran_order
     if apart:
         row_bytes = expected // shape[0]
-        stream.seek(stream.tell() + rows.start * row_bytes)
+        _skip(stream, rows.start * row_bytes)
         data = bytearray(stack.each * row_bytes)
         shape = (stack.each, *shape[1:])
     else:
@@ -288,6 +293,15 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str, index: int) -> A
     return np.asarray(convert(as_sample(array, want, stack), want, where), order="C")
 
 
+def _skip(stream: IO[bytes], count: int) -> None:
+    """Go forward; in an archive by small pieces, of which zipfile itself would read large ones."""
+    if not isinstance(stream, zipfile.ZipExtFile):
+        stream.seek(count, 1)
+        return
+    while count > 0 and (piece := stream.read(min(count, _PIECE))):
+        count -= len(piece)
+
+
 def as_sample(array: Array, want: Want, stack: Stacking) -> Array:
     """Give the entries of one sample the model's axes."""
     if stack.adds_axis:
@@ -299,7 +313,12 @@ def _not_an_array(where: str, error: Exception) -> DataError:
     return DataError(
         f"cannot be read as .npy: {error}",
         where=where,
-        hint="The file is damaged, or was not made by numpy.save: make it again.",
+        hint=(
+            "It does not begin as numpy.save begins a file: if it holds raw numbers, call it .bin; "
+            "else make it again."
+            if _MAGIC_FAILS in str(error)
+            else "The file is damaged, or was not made by numpy.save: make it again."
+        ),
     )
 
 
