@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hbdebug.errors import ModelError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from hbdebug.model import Node
 
     Array = NDArray[Any]
+
+# float32, float16, float64 and bfloat16, as ONNX counts types.
+_FLOAT_TYPES = (1, 10, 11, 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -71,9 +76,21 @@ def moved(node: Node, held: Mapping[str, Held], constants: Mapping[str, Array]) 
         return None
 
 
+def numeric(node: Node, attribute: str, default: float) -> float:
+    """Return an attribute that is a number.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    value = node.attributes.get(attribute, default)
+    if not isinstance(value, (int, float)):
+        raise ModelError(f"attribute {attribute} is no number", where=f"node {node.name}")
+    return value
+
+
 def _moved(node: Node, source: Held, constants: Mapping[str, Array]) -> Held | None:
-    if node.op_type in ("Cast", "Dropout", "Identity"):
-        # Casts of float constants lead to other float types; nothing else is read as a weight.
+    to_float = node.op_type == "Cast" and node.attributes.get("to") in _FLOAT_TYPES
+    if to_float or node.op_type in ("Dropout", "Identity"):
         return source
     if node.op_type == "Transpose":
         axes = node.attributes.get("perm") or range(source.values.ndim)[::-1]

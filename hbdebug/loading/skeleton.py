@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hbdebug.loading.graph import in_order
-from hbdebug.loading.held import Held, moved
+from hbdebug.loading.held import Held, moved, numeric
 from hbdebug.model import Node
 
 if TYPE_CHECKING:
@@ -258,18 +258,17 @@ class Skeleton:
         held = self._read(node, 1)
         kind = _CONVOLUTIONS[node.op_type]
         transposed = kind == "ConvTranspose"
-        group = int(node.attributes.get("group", 1)) if transposed else 1
+        group = int(numeric(node, "group", 1)) if transposed else 1
         if held is None or held.values.ndim < 3 or group < 1 or held.values.shape[0] % group:
             return None
         return self._weighted(node, 1, kind, held, int(transposed), group)
 
     def _product(self, node: Node) -> Anchor | None:
-        attributes = node.attributes
         for index, letter, kind in ((1, "B", "product"), (0, "A", "product from the left")):
             held = self._read(node, index)
             if held is None or held.values.ndim < 2:
                 continue
-            if int(attributes.get(f"trans{letter}", 0)):
+            if numeric(node, f"trans{letter}", 0):
                 axes = (*range(held.values.ndim - 2), held.values.ndim - 1, held.values.ndim - 2)
                 held = held.transposed(axes)
             axis = held.values.ndim - 1 if index == 1 and held.values.ndim == 2 else None
@@ -332,8 +331,8 @@ class Skeleton:
             own = _per_channel(anchor.added[0].held.values, anchor, anywhere=True)
             if own is None:
                 return
-            shift = shift + own * float(node.attributes.get("beta", 1.0))
-        alpha = float(node.attributes.get("alpha", 1.0))
+            shift = shift + own * numeric(node, "beta", 1.0)
+        alpha = numeric(node, "alpha", 1.0)
         anchor.affine.append(Affine(scale=None, shift=shift))
         if node.op_type in _PRODUCTS and alpha != 1.0:
             scale = np.full(anchor.channels, alpha)
@@ -355,6 +354,8 @@ class Skeleton:
         """Yield the nodes behind an anchor for as long as there is only one way."""
         passing = _PASSING if "Conv" in anchor.kind else _PASSING_LAST
         while True:
+            if not node.outputs:
+                return
             tensor = node.outputs[0]
             readers = [item for item in self._readers.get(tensor, []) if item.op_type not in _SIZES]
             if len(readers) != 1 or tensor in self._outputs:
@@ -407,7 +408,7 @@ def _normalization(
         return None
     gamma, beta, mean, variance = (np.asarray(item) for item in values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = gamma / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+        factor = gamma / np.sqrt(variance + numeric(node, "epsilon", 1e-5))
     return factor, beta - mean * factor
 
 

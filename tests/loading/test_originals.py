@@ -656,6 +656,58 @@ def test_weights_of_another_training_are_refused_with_the_numbers(
         assert "is it the model that was quantized?" in originals.unmatched[name]
 
 
+def test_factors_around_one_are_told_from_those_of_another_training(
+    cache, tmp_path_factory, tmp_path
+):
+    """Their cosine is near 1 whatever they belong to, but they are not on the stored grid."""
+    qdq, golden = quantized_once(cache, tmp_path_factory, "attention", "per tensor")
+    other = attention_network()
+    random = np.random.default_rng(78)
+    for item in other.graph.initializer:
+        values = numpy_helper.to_array(item)
+        if values.shape == (16,) and values.mean() > 0.7:
+            values = random.normal(1, 0.2, values.shape).astype(np.float32)
+            item.CopyFrom(numpy_helper.from_array(values, item.name))
+    model, wanted = twin(qdq)
+    factors = {
+        name
+        for name in wanted
+        if model.constants[name].shape == (16,) and model.constants[name].mean() > 0.7
+    }
+    assert len(factors) == 6
+
+    originals = match_originals(model, wanted, as_file(other, tmp_path))
+
+    assert originals.unmatched.keys() == factors
+    for name in originals.found:
+        right = golden[name.removesuffix("_quantized")]
+        np.testing.assert_array_equal(originals.found[name], right)
+
+
+def test_weights_that_were_trained_further_are_found_and_the_difference_is_told(
+    cache, tmp_path_factory, tmp_path
+):
+    qdq, golden = quantized_once(cache, tmp_path_factory, "branches", "per channel")
+    other = renamed(twin_branches())
+    random = np.random.default_rng(79)
+    for item in other.graph.initializer:
+        values = numpy_helper.to_array(item)
+        values = values + random.normal(0, 0.05 * values.std(), values.shape).astype(np.float32)
+        item.CopyFrom(numpy_helper.from_array(values, item.name))
+    model, wanted = twin(qdq)
+
+    originals = match_originals(model, wanted, as_file(other, tmp_path))
+
+    weights = [name for name in wanted if model.constants[name].ndim == 4]
+    assert len(weights) == 6
+    for name in weights:
+        right = golden[name.removesuffix("_quantized")]
+        # The noise is 0.05 of the spread, and weights of this spread are at a distance of 1.4.
+        distance = np.linalg.norm(originals.found[name] - right) / np.linalg.norm(right)
+        assert 0.02 < distance < 0.1
+        assert "% of the values are within a step of the stored ones" in originals.source[name]
+
+
 def test_a_weight_of_a_shape_that_the_float_model_lacks_says_so(tmp_path):
     b = FloatModel()
     b.finish(b.conv(b.input("x", (1, 3, 8, 8)), 3, 4), (1, 4, 8, 8))
