@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from hbdebug.loading.skeleton import Skeleton
 from hbdebug.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from hbdebug.loading.protobuf import ModelFile
     from hbdebug.model import QuantModel
@@ -51,11 +53,9 @@ def skeleton_of_float(file: ModelFile, model: QuantModel) -> Skeleton:
     nodes = []
     for index, proto in enumerate(graph.node):
         attributes = protobuf.attributes(proto)
-        if proto.op_type == "Constant" and proto.output and "value" in attributes:
-            constants[proto.output[0]] = attributes["value"]
-            continue
-        if proto.op_type == "Constant" and proto.output:
-            constants[proto.output[0]] = np.asarray(next(iter(attributes.values()), 0.0))
+        value = _constant(attributes) if proto.op_type == "Constant" else None
+        if value is not None and proto.output:
+            constants[proto.output[0]] = value
             continue
         node = Node(
             name=proto.name or f"{proto.op_type}_{index}",
@@ -76,6 +76,15 @@ def skeleton_of_float(file: ModelFile, model: QuantModel) -> Skeleton:
         _check_ends("output", outputs, model.outputs)
     names = [spec.name for spec in inputs]
     return Skeleton(nodes, constants, names, [spec.name for spec in outputs])
+
+
+def _constant(attributes: Mapping[str, Any]) -> NDArray[Any] | None:
+    """Return the numbers that a Constant node holds; None where it holds something else."""
+    for name in ("value", "value_float", "value_floats", "value_int", "value_ints"):
+        if name in attributes:
+            value = np.asarray(attributes[name])
+            return value if value.dtype.kind in "biuf" or name == "value" else None
+    return None
 
 
 def _like(ours: list[TensorSpec], theirs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -795,3 +795,110 @@ def test_a_file_that_was_read_is_not_changed(cache, tmp_path_factory, tmp_path):
     assert file.proto.SerializeToString(deterministic=True) == before
     for name, values in stored.items():
         np.testing.assert_array_equal(model.constants[name], values)
+
+
+# Float models in every condition.
+
+
+def two_inputs(names):
+    """Two inputs that are treated differently, in the order of their names given."""
+    b = FloatModel(6)
+    for name in names:
+        b.input(name, (1, 8))
+    weights = [b.normal(8, 8) for _ in range(2)]
+    biases = [b.normal(8) for _ in range(2)]
+    halves = [
+        b.node("Add", b.node("MatMul", name, weight), bias)
+        for name, weight, bias in zip(("left", "right"), weights, biases, strict=True)
+    ]
+    b.finish(b.node("Concat", *halves, axis=1), (1, 16))
+    return b.proto()
+
+
+def test_inputs_in_another_order_are_told_by_their_names(tmp_path):
+    model, wanted, golden = rounded(two_inputs(["left", "right"]), to_bytes)
+
+    file = as_file(two_inputs(["right", "left"]), tmp_path)
+
+    originals = assert_found(model, wanted, golden, file)
+    assert all("at the same place in both graphs" in text for text in originals.source.values())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"value_float": 0.5},
+        {"value": numpy_helper.from_array(np.asarray(0.5, np.float32))},
+        {"value_floats": [0.5]},
+    ],
+)
+def test_constant_nodes_hold_their_value_in_any_attribute(value, tmp_path):
+    def network():
+        b = FloatModel(7)
+        x = b.input("x", (1, 8))
+        b.constant("half", np.asarray(0.5, np.float32))
+        b.finish(
+            b.node("MatMul", b.node("Sigmoid", b.node("Mul", x, "half")), b.normal(8, 3)), (1, 3)
+        )
+        return b.proto()
+
+    model, wanted, golden = rounded(network(), to_bytes)
+    other = network()
+    del other.graph.initializer[0]
+    other.graph.node.insert(0, helper.make_node("Constant", [], ["half"], **value))
+
+    originals = match_originals(model, wanted, as_file(renamed(other), tmp_path))
+
+    assert not originals.unmatched
+    assert originals.found["half"].shape == ()
+    assert originals.found["half"] == golden["half"]
+
+
+def test_a_constant_of_strings_is_passed_over(tmp_path):
+    model, wanted, golden = rounded(twin_branches(), to_bytes)
+    other = twin_branches()
+    other.graph.node.append(helper.make_node("Constant", [], ["s"], value_strings=["a", "b"]))
+
+    assert_found(model, wanted, golden, as_file(other, tmp_path))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 3e38])
+def test_values_that_are_no_weights_are_refused(value, tmp_path):
+    model, wanted, golden = rounded(residual_network(), to_bytes)
+    other = residual_network()
+    # The weight of the second convolution, and what its BatchNormalization divides by.
+    for index in (5, 9):
+        item = other.graph.initializer[index]
+        values = np.full_like(numpy_helper.to_array(item), value)
+        item.CopyFrom(numpy_helper.from_array(values, item.name))
+
+    originals = match_originals(model, wanted, as_file(other, tmp_path))
+
+    assert originals.unmatched.keys() == {"c5", "c9"}
+    for name, values in originals.found.items():
+        np.testing.assert_array_equal(values, golden[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda graph: (
+                graph.node[-2].attribute[0].CopyFrom(helper.make_attribute("transB", "yes"))
+            ),
+            "attribute transB is no number",
+        ),
+        (lambda graph: graph.node[3].input.__setitem__(0, graph.node[-2].output[0]), "has a cycle"),
+        (lambda graph: graph.node[3].input.__setitem__(0, "nowhere"), "which nothing makes"),
+    ],
+)
+def test_a_damaged_float_model_is_refused_with_its_name(change, message, tmp_path):
+    model, wanted, _ = rounded(residual_network(), to_bytes)
+    other = residual_network()
+    change(other.graph)
+    path = as_file(other, tmp_path)
+
+    with pytest.raises(ModelError, match=message) as caught:
+        match_originals(model, wanted, path)
+
+    assert str(path) in str(caught.value)
