@@ -202,8 +202,8 @@ class _Matcher:
 
     def _without_like(self, anchor: Anchor) -> _Outcome:
         assert anchor.weight is not None
-        shape = in_words(anchor.weight.held.values.shape)
-        text = f"the float model has no weight of a {_title(anchor.kind)} of shape {shape}"
+        shape = in_words(self._model.constants[anchor.weight.held.constant].shape)
+        text = f"the float model has no weight like this {shape} of {anchor.weight.node.op_type}"
         return _Outcome(level=0, close=None, values=None, text=text)
 
     def _match_group(self, rows: Sequence[int], columns: Sequence[int]) -> None:
@@ -281,8 +281,8 @@ class _Matcher:
             values = rival.held.values.reshape(site.held.values.shape)
             candidates.append(_Candidate(level=level, values=values, source=_source(rival)))
         if not candidates:
-            shape = in_words(site.held.values.shape)
-            what = f"the float model has no such operand of {site.node.op_type} of shape {shape}"
+            shape = in_words(self._model.constants[site.held.constant].shape)
+            what = f"the float model has no operand like this {shape} of {site.node.op_type}"
             return _Outcome(level=0, close=None, values=None, text=what)
         return self._decide(site, candidates, None)
 
@@ -435,10 +435,6 @@ def _bias_source(anchor: Anchor, affine: Affine) -> str:
     if affine.through:
         return f"{', '.join(affine.through)} behind {node.op_type} {node.name}"
     return f"no bias of {node.op_type} {node.name}, which is zero"
-
-
-def _title(kind: str) -> str:
-    return {"product": "MatMul or Gemm", "product from the left": "MatMul"}.get(kind, kind)
 
 
 def _fitness(pair: tuple[Closeness, _Candidate]) -> tuple[float, ...]:

@@ -105,6 +105,7 @@ class Anchor:
         weight: Where it reads its weight; None for an end.
         channel_axis: Axis of the weight that the output channels are on; None without any.
         group: Groups of a ConvTranspose, whose channels run over two axes; 1 otherwise.
+        behind: Axes behind that of the channels in what it makes.
         above: The next anchors on the ways up.
         below: The next anchors on the ways down.
         affine: What follows, step by step; the first entry is the operator alone.
@@ -115,6 +116,7 @@ class Anchor:
     weight: Site | None = None
     channel_axis: int | None = None
     group: int = 1
+    behind: int = 0
     above: frozenset[int] = frozenset()
     below: frozenset[int] = frozenset()
     affine: list[Affine] = field(default_factory=list)
@@ -261,7 +263,13 @@ class Skeleton:
         group = int(numeric(node, "group", 1)) if transposed else 1
         if held is None or held.values.ndim < 3 or group < 1 or held.values.shape[0] % group:
             return None
-        return self._weighted(node, 1, kind, held, int(transposed), group)
+        behind = held.values.ndim - 2
+        pointwise = not transposed and set(held.values.shape[2:]) == {1}
+        if pointwise and numeric(node, "group", 1) == 1:
+            # A matrix product at every place; some toolchains make one of the other.
+            held = held.reshaped(held.values.shape[:2]).transposed((1, 0))
+            return self._weighted(node, 1, "product", held, 1, behind=behind)
+        return self._weighted(node, 1, kind, held, int(transposed), group, behind=behind)
 
     def _product(self, node: Node) -> Anchor | None:
         for index, letter, kind in ((1, "B", "product"), (0, "A", "product from the left")):
@@ -276,11 +284,19 @@ class Skeleton:
         return None
 
     def _weighted(
-        self, node: Node, index: int, kind: str, held: Held, axis: int | None, group: int = 1
+        self,
+        node: Node,
+        index: int,
+        kind: str,
+        held: Held,
+        axis: int | None,
+        group: int = 1,
+        *,
+        behind: int = 0,
     ) -> Anchor:
         nothing: frozenset[int] = frozenset()
         site = Site(node=node, index=index, kind=kind, held=held, above=nothing, below=nothing)
-        return Anchor(kind=kind, weight=site, channel_axis=axis, group=group)
+        return Anchor(kind=kind, weight=site, channel_axis=axis, group=group, behind=behind)
 
     def _read(self, node: Node, index: int) -> Held | None:
         return self._held.get(node.inputs[index]) if index < len(node.inputs) else None
@@ -352,7 +368,7 @@ class Skeleton:
 
     def _chain(self, node: Node, anchor: Anchor) -> Iterator[Node]:
         """Yield the nodes behind an anchor for as long as there is only one way."""
-        passing = _PASSING if "Conv" in anchor.kind else _PASSING_LAST
+        passing = _PASSING if anchor.behind else _PASSING_LAST
         while True:
             if not node.outputs:
                 return
@@ -425,9 +441,7 @@ def _per_channel(values: Array, anchor: Anchor, *, anywhere: bool = False) -> Ar
         return np.full(count, float(values.reshape(())))
     if values.size != count:
         return None
-    assert anchor.weight is not None
-    behind = anchor.weight.held.values.ndim - 2 if "Conv" in anchor.kind else 0
-    at = values.ndim - 1 - behind
+    at = values.ndim - 1 - anchor.behind
     if not anywhere and (at < 0 or values.shape[at] != count):
         return None
     return values.reshape(-1).astype(np.float64)

@@ -570,6 +570,31 @@ def test_a_layout_of_its_own_is_kept(tmp_path):
     assert golden.keys() == originals.found.keys()
 
 
+def test_a_product_is_found_in_a_convolution_of_one_place_and_the_other_way_round(tmp_path):
+    def network(*, convolution):
+        b = FloatModel(8)
+        weight = b.random.normal(0, 1, (12, 5)).astype(np.float32)
+        x = b.node("GlobalAveragePool", b.conv(b.input("x", (1, 3, 8, 8)), 3, 12))
+        if convolution:
+            weight = b.constant("w", weight.T.reshape(5, 12, 1, 1))
+            x = b.node("Flatten", b.node("Conv", x, weight, b.normal(5)))
+        else:
+            x = b.node("Gemm", b.node("Flatten", x), b.constant("w", weight), b.normal(5))
+        b.finish(x, (1, 5))
+        return b.proto()
+
+    for here in (False, True):
+        model, wanted, golden = rounded(network(convolution=here), to_bytes)
+
+        originals = match_originals(
+            model, wanted, as_file(renamed(network(convolution=not here)), tmp_path)
+        )
+
+        assert not originals.unmatched
+        for name in wanted:
+            np.testing.assert_array_equal(originals.found[name], golden[name])
+
+
 def tied(weight_shared, *, bias_first=True):
     """Two branches with equal weights and different biases; an embedding that is a product, too."""
     b = FloatModel(4)
@@ -717,7 +742,7 @@ def test_a_weight_of_a_shape_that_the_float_model_lacks_says_so(tmp_path):
 
     originals = match_originals(model, wanted, as_file(b.proto(), tmp_path))
 
-    expected = "the float model has no weight of a Conv of shape 4x3x3x3"
+    expected = "the float model has no weight like this 4x3x3x3 of Conv"
     assert originals.unmatched["c0"] == expected
 
 
