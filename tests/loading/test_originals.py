@@ -355,6 +355,13 @@ def quantized(proto, folder, *, preprocess=False, **settings):
     return onnx.load(target), {item.name: numpy_helper.to_array(item) for item in floats}
 
 
+def _skip_before_1_18():
+    import onnxruntime
+
+    if tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < (1, 18):
+        pytest.skip("ONNX Runtime 1.17 cannot quantize all constants of it per channel")
+
+
 def settings_of(name):
     from onnxruntime.quantization import QuantType
 
@@ -412,6 +419,8 @@ def cache():
 
 
 def quantized_once(cache, tmp_path_factory, network, settings):
+    if settings == "per channel" and network in ("attention", "residual"):
+        _skip_before_1_18()
     key = network, settings
     if key not in cache:
         folder = tmp_path_factory.mktemp("qdq")
@@ -445,6 +454,8 @@ def test_renaming_and_shuffling_leaves_every_place_recognizable(
 
 @pytest.mark.parametrize("settings", ["per tensor", "per channel", "uint8", "int4"])
 def test_a_folded_batch_normalization_is_folded_into_the_original(settings, tmp_path):
+    if settings == "per channel":
+        _skip_before_1_18()
     qdq, golden = quantized(residual_network(), tmp_path, preprocess=True, **settings_of(settings))
     assert "BatchNormalization" not in {node.op_type for node in qdq.graph.node}
     proto = shuffled(renamed(padded(residual_network())))
