@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hbdebug.loading.graph import in_order
-from hbdebug.loading.held import Held, moved, numeric
+from hbdebug.loading.held import Held, computed, moved, numeric
 from hbdebug.model import Node
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ class Skeleton:
         # Sets of anchors are kept as bits of one number, which makes a union one operation.
         self._above = {name: 1 << index for index, name in enumerate(inputs)}
         self._below: dict[str, int] = {}
+        self._moves: set[int] = set()
         self._anchor_of: dict[int, int] = {}
         self._readers: dict[str, list[Node]] = {}
         self._site_at: dict[tuple[int, int], Site] = {}
@@ -210,7 +211,11 @@ class Skeleton:
             held = moved(node, self._held, self._constants)
             if held is not None:
                 self._held[node.outputs[0]] = held
+                self._moves.add(position)
                 continue
+            held = computed(node, self._held, self._constants)
+            if held is not None:
+                self._held[node.outputs[0]] = held
             above = 0
             if node.op_type not in _SIZES:
                 for name in node.inputs:
@@ -303,7 +308,7 @@ class Skeleton:
 
     def _find_sites(self) -> None:
         for position, node in enumerate(self._nodes):
-            if node.outputs and node.outputs[0] in self._held:
+            if position in self._moves:
                 continue
             number = self._anchor_of.get(position)
             for index, name in enumerate(node.inputs):
