@@ -109,6 +109,8 @@ def make(
         keep_float: Where to keep what was quantized.
     """
     model = at_opset(onnx.load(float_path), opset)
+    version = max(item.version for item in model.opset_import if not item.domain)
+    contributed = version < 21 and bool({activations, weights} & CONTRIBUTED)
     samples = open_samples(data, inputs_of(model), limit=limit)
     with tempfile.TemporaryDirectory() as folder:
         converted, prepared = Path(folder) / "converted.onnx", Path(folder) / "prepared.onnx"
@@ -122,7 +124,7 @@ def make(
             per_channel=per_channel,
             activation_type=getattr(QuantType, TYPES[activations]),
             weight_type=getattr(QuantType, TYPES[weights]),
-            extra_options={"UseQDQContribOps": bool({activations, weights} & CONTRIBUTED)},
+            extra_options={"UseQDQContribOps": contributed},
         )
         if keep_float is not None:
             keep_float.write_bytes(prepared.read_bytes())
