@@ -697,6 +697,97 @@ def test_a_bias_that_the_float_model_does_not_have_was_zero(tmp_path):
     assert "no bias of Conv Conv_0, which is zero" in originals.source["c1"]
 
 
+def test_a_normalization_is_folded_into_a_grouped_transposed_convolution(tmp_path):
+    b = FloatModel(11)
+    x = b.input("x", (1, 6, 4, 4))
+    x = b.node("ConvTranspose", x, b.normal(6, 2, 2, 2), b.normal(4), strides=[2, 2], group=2)
+    b.finish(b.norm(x, 4), (1, 4, 8, 8))
+    plain = b.proto()
+    values = [numpy_helper.to_array(item) for item in plain.graph.initializer]
+    weight, bias, gamma, shift, mean, variance = (item.astype(np.float64) for item in values)
+    # Group by group, as the operator is defined: group g reads inputs 3g to 3g + 2 and makes the
+    # channels 2g and 2g + 1.
+    factor = gamma / np.sqrt(variance + 1e-3)
+    for group in range(2):
+        for channel in range(2):
+            weight[3 * group : 3 * group + 3, channel] *= factor[2 * group + channel]
+    folded = copy.deepcopy(plain)
+    del folded.graph.node[1]
+    folded.graph.node[1].input[0] = folded.graph.node[0].output[0]
+    for index, item in enumerate((weight, (bias - mean) * factor + shift)):
+        tensor = numpy_helper.from_array(item.astype(np.float32), f"c{index}")
+        folded.graph.initializer[index].CopyFrom(tensor)
+    del folded.graph.initializer[2:]
+    model, wanted, golden = rounded(folded, to_bytes)
+
+    originals = match_originals(model, wanted, as_file(renamed(plain), tmp_path))
+
+    assert not originals.unmatched
+    for name in wanted:
+        # One rounding to float32 here and there.
+        np.testing.assert_allclose(originals.found[name], golden[name], rtol=2e-7, atol=1e-8)
+    assert "folded in" in originals.source["c0"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "attributes", "operand"),
+    [
+        ("Flatten", (5, 4, 2), {}, None),
+        ("Unsqueeze", (8,), {}, [0]),
+        ("Squeeze", (1, 5, 8), {}, [0]),
+        ("Reshape", (5, 2, 4), {}, [0, -1]),
+        ("Transpose", (8, 5), {"perm": [1, 0]}, None),
+    ],
+)
+@pytest.mark.parametrize("moved_here", [True, False])
+def test_operators_that_move_a_constant_are_looked_through(
+    op_type, shape, attributes, operand, moved_here, tmp_path
+):
+    def network(*, moved):
+        b = FloatModel(12)
+        x = b.node("Sigmoid", b.input("x", (1, 8)))
+        values = b.random.normal(0, 1, shape).astype(np.float32)
+        straight = {
+            "Unsqueeze": lambda: values[None],
+            "Transpose": lambda: values.T,
+        }.get(op_type, lambda: values.reshape(5, 8))()
+        if moved:
+            given = [] if operand is None else [b.constant("operand", np.asarray(operand))]
+            constant = b.node(op_type, b.constant("w", values), *given, **attributes)
+        else:
+            constant = b.constant("w", straight)
+        b.finish(b.node("Mul", x, constant), straight.shape)
+        return b.proto(), values, straight
+
+    proto, values, straight = network(moved=moved_here)
+    model, _, _ = rounded(proto, to_bytes)
+
+    originals = match_originals(
+        model, ["w"], as_file(renamed(network(moved=not moved_here)[0]), tmp_path)
+    )
+
+    np.testing.assert_array_equal(originals.found["w"], values if moved_here else straight)
+
+
+def test_a_bias_is_found_though_its_weight_has_another_shape(tmp_path):
+    """A kernel was padded with zeros on one side: the bias stayed."""
+    b = FloatModel(13)
+    b.finish(b.conv(b.input("x", (1, 3, 8, 8)), 3, 32), (1, 32, 8, 8))
+    plain = b.proto()
+    wide = copy.deepcopy(plain)
+    node = wide.graph.node[0]
+    del node.attribute[:]
+    node.attribute.extend([helper.make_attribute("pads", [2] * 4)])
+    weight = np.pad(numpy_helper.to_array(plain.graph.initializer[0]), [(0, 0)] * 2 + [(1, 1)] * 2)
+    wide.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "c0"))
+    model, wanted, golden = rounded(wide, to_bytes)
+
+    originals = match_originals(model, wanted, as_file(renamed(plain), tmp_path))
+
+    assert originals.unmatched == {"c0": "the float model has no weight like this 32x3x5x5 of Conv"}
+    np.testing.assert_array_equal(originals.found["c1"], golden["c1"])
+
+
 # What is refused.
 
 
