@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 """Suffixes of the files that are read as images."""
 
-# A picture of more pixels than any camera takes is a mistake or an attack.
-_MOST_PIXELS = 1 << 28
+# A file that claims more pixels than a camera takes, or than its bytes can hold by any of these
+# formats, lies; decoding it would take gigabytes.
+_MOST_PIXELS = 1 << 27
+_MOST_PIXELS_A_BYTE = 4096
+_FEW_PIXELS = 1 << 16
 
 
 def read_image(
@@ -136,15 +140,18 @@ def _decoded(file: Path, color: str, resize: tuple[int, int] | None) -> NDArray[
             "images need Pillow", where=str(file), hint="pip install 'hbdebug[images]'"
         ) from error
     try:
-        with Image.open(file) as image:
+        # Out of memory, not from the file: there a read of what a head claims allocates it.
+        content = file.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
             # Before a pixel is decoded: a small file can claim any size.
-            if image.width * image.height <= _MOST_PIXELS:
+            held = max(len(content) * _MOST_PIXELS_A_BYTE, _FEW_PIXELS)
+            if image.width * image.height <= min(held, _MOST_PIXELS):
                 picture = image.convert("L" if color == "gray" else "RGB")
                 if resize is not None:
                     picture = picture.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture, np.uint8)
                 return pixels.reshape(*pixels.shape[:2], -1)
-            reason = f"it has {image.width} x {image.height} pixels, which no camera takes"
+            reason = f"it claims {image.width} x {image.height} pixels, which it cannot hold"
     except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise almost anything
         reason = f"cannot be read as an image: {str(error) or type(error).__name__}"
     raise DataError(
