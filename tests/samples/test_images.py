@@ -109,7 +109,9 @@ def test_another_size_is_refused_unless_resized(tmp_path):
 
     assert "the image is 12x16 (height x width), and input 'x' takes 6x8" in error.message
     assert "--resize 6x8" in error.hint
-    expected = np.asarray(Image.fromarray(picture(12, 16)).resize((8, 6), Image.BILINEAR))
+    expected = np.asarray(
+        Image.fromarray(picture(12, 16)).resize((8, 6), Image.Resampling.BILINEAR)
+    )
     np.testing.assert_array_equal(found[0], expected.transpose(2, 0, 1))
     assert "resized to 6x8 (bilinear)" in words
 
