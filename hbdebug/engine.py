@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ from hbdebug.plan import (
     jump_seconds,
     quantized_span,
     seed_steps,
+    split_rounds,
     stale_steps,
     thin_cuts,
     walk_seconds,
@@ -60,7 +61,12 @@ Fidelity: TypeAlias = Literal["calibrated", "integer"]
 """How what is quantized computes: fake-quantized in float32, or in the chip's integers."""
 
 DEFAULT_MEMORY = 1 << 30
-"""Bytes that intermediate tensors and jump sessions may take together, unless the user says."""
+"""Bytes that intermediate tensors and sessions' constants may take together, unless the user says.
+
+A quarter each is for the constants in the walk's sessions, for those in the jumps' (half of it for
+jumps of either kind), for float tensors of two stretches, or trails, and for what evaluations
+carry over and work on.
+"""
 
 # Time of the jump's session over that of the walk, for the same computing, measured on the two
 # text-line models: with all of ONNX Runtime's optimizations, and with those that keep every bit.
@@ -92,7 +98,7 @@ class Engine:
         jobs: Evaluations that run side by side; None for one per core.
         exact: Whether jumps, too, run without optimizations that change the summation order.
         provider: ONNX Runtime provider, see `hbdebug.slices.PROVIDERS`.
-        memory: Bytes that intermediate tensors and jump sessions may take together.
+        memory: Bytes that intermediate tensors and the constants in sessions may take together.
         fidelity: ``calibrated`` fake-quantizes in float32, as the calibrated model does;
             ``integer`` runs what is quantized in the chip's integers.
         march: Whose integers.
@@ -123,7 +129,7 @@ class Engine:
         self._trails = Trails(memory // 4)
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
-        self.walker = Walker(model, self._slicer)
+        self.walker = Walker(model, self._slicer, kept=memory // 4)
         self._crossings: dict[Fidelity, tuple[frozenset[str], ...]] = {}
 
     def at(self, fidelity: Fidelity) -> Engine:
@@ -303,13 +309,15 @@ class Engine:
         costs = self._costs
         cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
         held = {cut: self._constant_bytes[cut] for cut in cuts}
-        cuts = thin_cuts(cuts, held, self.memory // 2)
+        cuts = thin_cuts(cuts, held, self.memory // 8)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
-        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 4)
+        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 8)
         variants = tuple(
             self._variant(index, assignment, plan, cuts, costs)
             for index, (assignment, plan) in enumerate(zip(assignments, plans, strict=True))
         )
+        carried = [self._carried(variant, boundaries) for variant in variants]
+        rounds = split_rounds(carried, self.memory // 8)
         references = sum(costs.walk) + sum(costs.jump[cut] for cut in cuts)
         pace = sum(profile.seconds) / sum(costs.walk) if sum(costs.walk) else 1.0
         return Schedule(
@@ -318,6 +326,49 @@ class Engine:
             seconds_per_sample=pace * (references + sum(variant.cost for variant in variants)),
             seconds_once=sum(costs.create[cut] for cut in cuts[:-1]),
             variants=variants,
+            rounds=tuple(tuple(variants[index] for index in chosen) for chosen in rounds),
+            shortfall=self._shortfall(boundaries, carried),
+        )
+
+    def _carried(self, variant: Variant, boundaries: Sequence[int]) -> dict[int, int]:
+        """Return the bytes that an evaluation carries over each boundary on its way to its cut."""
+        profile = self.walker.measured_profile
+        between = boundaries[
+            bisect_right(boundaries, variant.first) : bisect_left(boundaries, variant.cut)
+        ]
+        if not between:
+            return {}
+        made = {name: index for index in variant.stale for name in self.model.steps[index].outputs}
+        return {
+            position: sum(
+                profile.bytes_of(name)
+                for name in self.crossing[position]
+                if made.get(name, position) < position
+            )
+            for position in between
+        }
+
+    def _shortfall(self, boundaries: Sequence[int], carried: Sequence[Mapping[int, int]]) -> str:
+        """Say what takes more than the budget, however it is cut up; empty if nothing does."""
+        profile = self.walker.measured_profile
+        starts = (0, *boundaries)
+        stretch = max(
+            (sum(profile.made_bytes[a:b]) for a, b in zip(starts, boundaries, strict=False)),
+            default=0,
+        )
+        crossing_bytes = max(
+            sum(profile.bytes_of(name) for name in names) for names in self.crossing
+        )
+        alone = max((max(each.values(), default=0) for each in carried), default=0)
+        step = max(profile.made_bytes, default=0)
+        needed = 2 * (stretch + crossing_bytes) + alone + self.jobs * step
+        if needed <= self.memory:
+            return ""
+        index = profile.made_bytes.index(step)
+        return (
+            f"the memory budget of {byte_words(self.memory)} cannot be kept: "
+            f"{byte_words(needed)} are needed even one step at a time (the largest tensors are "
+            f"those of {self.model.steps[index].name}, {byte_words(step)})"
         )
 
     def _plan(self, assignment: Assignment) -> _Plan:
@@ -378,24 +429,25 @@ class Engine:
         in_flight: list[list[Future[Evaluation[T]]]] = []
         with self._pool() as pool:
             for number, inputs in enumerate(samples):
-                todo = [item for item in schedule.variants if (number, item.index) not in done]
-                if not todo:
-                    continue
-                sample = SampleRun(
-                    walker=self.walker,
-                    crossing=self.crossing,
-                    boundaries=schedule.boundaries,
-                    jumps=jumps,
-                    exact_jumps=exact_jumps,
-                    pool=pool,
-                    judge=judge,
-                    faint=faint if not self.exact else lambda _: False,
-                    number=number,
-                )
-                for futures in sample.stretches(inputs, todo):
-                    in_flight.append(futures)
-                    if len(in_flight) > 1:
-                        yield from (future.result() for future in in_flight.pop(0))
+                for variants in schedule.rounds:
+                    todo = [item for item in variants if (number, item.index) not in done]
+                    if not todo:
+                        continue
+                    sample = SampleRun(
+                        walker=self.walker,
+                        crossing=self.crossing,
+                        boundaries=schedule.boundaries,
+                        jumps=jumps,
+                        exact_jumps=exact_jumps,
+                        pool=pool,
+                        judge=judge,
+                        faint=faint if not self.exact else lambda _: False,
+                        number=number,
+                    )
+                    for futures in sample.stretches(inputs, todo):
+                        in_flight.append(futures)
+                        if len(in_flight) > 1:
+                            yield from (future.result() for future in in_flight.pop(0))
             for futures in in_flight:
                 yield from (future.result() for future in futures)
 
@@ -470,14 +522,13 @@ class Engine:
 
     @cached_property
     def _constant_bytes(self) -> tuple[int, ...]:
-        """Bytes of the constants that the graph reads from each position on."""
-        constants = self.model.constants
+        """Bytes of the constants that a session holds from each position on."""
         totals = [0]
         seen: set[str] = set()
         for step in reversed(self.model.steps):
-            new = (constants.keys() & set(step.inputs)) - seen
+            new = set(step.inputs) - seen
             seen |= new
-            totals.append(totals[-1] + sum(constants[name].nbytes for name in new))
+            totals.append(totals[-1] + self._slicer.owned_bytes(new))
         return tuple(reversed(totals))
 
 
@@ -486,6 +537,14 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def byte_words(size: int) -> str:
+    """Return a number of bytes in words, such as ``3.5 MiB``."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} bytes"
 
 
 def _evaluations(sample: int, futures: Sequence[Future[T]]) -> Iterator[Evaluation[T]]:

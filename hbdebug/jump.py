@@ -88,6 +88,8 @@ class Schedule:
         seconds_per_sample: Planned computing time for all assignments on one sample, on one core.
         seconds_once: Planned computing time that does not depend on the number of samples.
         variants: The assignments with their plans.
+        rounds: The same, shared out among walks of a sample; one unless memory is short.
+        shortfall: Why the memory budget cannot be kept, in words; empty when it can.
     """
 
     cuts: tuple[int, ...]
@@ -95,6 +97,8 @@ class Schedule:
     seconds_per_sample: float
     seconds_once: float
     variants: tuple[Variant, ...]
+    rounds: tuple[tuple[Variant, ...], ...]
+    shortfall: str = ""
 
 
 class Jumps:
@@ -267,6 +271,7 @@ class SampleRun(Generic[T]):
         integers = variant.integers
         # What the chip quantizes of an assignment may be less, see `hbdebug.lowering.placement`.
         assignment = variant.assignment if integers is None else integers.program.assignment
+        drops = self._walker.drops(assignment) if integers is None else None
         for index in variant.stale[bisect_left(variant.stale, start) :]:
             if index >= stop:
                 break
@@ -278,6 +283,9 @@ class SampleRun(Generic[T]):
                 continue
             values.update(made)
             changed.update(made)
+            for name in () if drops is None else drops[index]:
+                values.pop(name, None)
+                changed.pop(name, None)
         kept = self._crossing[stop]
         alive = frozenset() if integers is None else integers.alive(stop)
         return {

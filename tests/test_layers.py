@@ -16,7 +16,7 @@ import hbdebug
 SOURCE = Path(hbdebug.__file__).parent
 
 RANKS = (
-    {"errors", "names", "threads"},
+    {"errors", "keep", "names", "threads"},
     {"npy"},
     {"metrics", "observer", "quant", "results", "samples"},
     {"kernels", "model", "report"},
