@@ -32,6 +32,13 @@ _WEIGHT = 0x22111
 _DATA = "weights.bin"
 
 
+def initializer(name: str, values: NDArray[np.float32]) -> TensorProto:
+    """Return a float32 tensor that lies in the model itself."""
+    return TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=values.shape, raw_data=values.tobytes()
+    )
+
+
 class Graph:
     """Collects the parts of a calibrated model.
 
@@ -91,8 +98,8 @@ class Graph:
         """Add a 3x3 convolution that keeps the size of what it reads."""
         shape = (channels, channels, 3, 3)
         values = random.normal(0, (channels * 9) ** -0.5, shape).astype(np.float32)
-        weight = self.weight(onnx.numpy_helper.from_array(values, f"{name}_w"), values, 0)
-        bias = onnx.numpy_helper.from_array(np.zeros(channels, np.float32), f"{name}_b")
+        weight = self.weight(initializer(f"{name}_w", values), values, 0)
+        bias = initializer(f"{name}_b", np.zeros(channels, np.float32))
         self.initializers.append(bias)
         return self.node(
             "Conv", [x, weight, bias.name], name, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
@@ -138,8 +145,7 @@ def make_nodes(folder: Path, blocks: int) -> tuple[Path, tuple[int, ...]]:
 def _limits(graph: Graph) -> list[str]:
     if not any(tensor.name == "low" for tensor in graph.initializers):
         for name, value in (("low", -3.0), ("high", 3.0)):
-            array = np.array(value, np.float32)
-            graph.initializers.append(onnx.numpy_helper.from_array(array, name))
+            graph.initializers.append(initializer(name, np.array(value, np.float32)))
     return ["low", "high"]
 
 

@@ -79,6 +79,17 @@ _CREATE_PER_BYTE = 3.5e-9  # seconds per byte of its weights
 _SAMPLES_PLANNED = 8
 _MARKS = 16  # parts of a walk in integers, between which it can be taken up again
 _COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
+_FED_PER_BYTE = 2e-10  # seconds per byte of a weight that is fed: it comes from memory each time
+
+# What only the expected time counts, because it is the same wherever the graph is cut. Seconds on
+# one core, measured as those of `hbdebug.plan` were; ``benchmarks/eta.py`` shows how right they
+# are.
+_PER_EVALUATION = 4e-4
+_PER_STEP = 1.2e-5
+_PER_QUANTIZED = 2e-9  # an element that a point quantizes
+_PER_MEASURED = 2e-9  # an element of an output that is measured
+# Share of the work that threads do one after the other, because Python runs one at a time.
+_SERIAL = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -318,12 +329,11 @@ class Engine:
         )
         carried = [self._carried(variant, boundaries) for variant in variants]
         rounds = split_rounds(carried, self.memory // 8)
-        references = sum(costs.walk) + sum(costs.jump[cut] for cut in cuts)
-        pace = sum(profile.seconds) / sum(costs.walk) if sum(costs.walk) else 1.0
+        references = self._pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
         return Schedule(
             cuts=cuts,
             boundaries=boundaries,
-            seconds_per_sample=pace * (references + sum(variant.cost for variant in variants)),
+            seconds_per_sample=references + sum(variant.cost for variant in variants),
             seconds_once=sum(costs.create[cut] for cut in cuts[:-1]),
             variants=variants,
             rounds=tuple(tuple(variants[index] for index in chosen) for chosen in rounds),
@@ -391,6 +401,7 @@ class Engine:
         cut = cut_of(cuts, plan.span[1])
         stale = stale_steps(self.model, plan.seeds, cut)
         walked = sum(costs.walk[step] for step in stale)
+        computing = walked + costs.jump[cut] + costs.compare[cut]
         return Variant(
             index=index,
             assignment=assignment,
@@ -398,9 +409,42 @@ class Engine:
             seeds=plan.seeds,
             first=plan.span[0],
             cut=cut,
-            cost=walked + costs.jump[cut] + costs.compare[cut],
+            cost=self._pace * computing + self._around_computing(assignment, len(stale)),
             integers=None if plan.writer is None else self._integer_walk(plan.writer, cut),
         )
+
+    @cached_property
+    def _pace(self) -> float:
+        """Seconds that this machine takes for a planned second."""
+        planned = sum(self._costs.walk)
+        return sum(self.walker.measured_profile.seconds) / planned if planned else 1.0
+
+    def _around_computing(self, assignment: Assignment, steps: int) -> float:
+        """Return the seconds of an evaluation that are no operator's."""
+        profile = self.walker.measured_profile
+        points = (self.model.point_by_name[name].output for name in assignment)
+        quantized = sum(profile.elements_of(name) for name in points if name in profile.specs)
+        measured = sum(
+            profile.elements_of(spec.name)
+            for spec in self.model.outputs
+            if spec.name in profile.specs
+        )
+        seconds = quantized * _PER_QUANTIZED + measured * _PER_MEASURED
+        return seconds + _PER_EVALUATION + steps * _PER_STEP
+
+    def expected_seconds(self, schedule: Schedule, samples: int) -> float:
+        """Return the wall time that the evaluations of a schedule will take."""
+        return self._side_by_side(
+            schedule.seconds_per_sample * samples + self._pace * schedule.seconds_once
+        )
+
+    def expected_walks(self, count: int) -> float:
+        """Return the wall time of so many walks of the whole model, as calibrated."""
+        around = self._around_computing(Assignment.as_calibrated(self.model), len(self.model.steps))
+        return self._side_by_side(count * (self._pace * sum(self._costs.walk) + around))
+
+    def _side_by_side(self, seconds: float) -> float:
+        return seconds * (_SERIAL + (1 - _SERIAL) / self.jobs)
 
     def evaluate(
         self,
@@ -481,6 +525,7 @@ class Engine:
         """What the cuts are chosen by: estimates from shapes, the same in every run."""
         profile = self.walker.measured_profile
         walk, jump, ops = [], [], []
+        ratio = _EXACT_RATIO if self.exact else _JUMP_RATIO
         for step in self.model.steps:
             if isinstance(step, Point):
                 walk.append(0.0)
@@ -490,14 +535,15 @@ class Engine:
             shape = self._shape_of_work(step, profile)
             kernel = (step.domain, step.op_type) in KERNELS
             passes = _KERNEL_PASSES if kernel else len(step.body)
-            walk.append(walk_seconds(step, computing_seconds(step, passes, *shape)))
+            fetched = self._fed_bytes(step) * _FED_PER_BYTE
+            walk.append(walk_seconds(step, computing_seconds(step, passes, *shape)) + fetched)
             written = step.body if self.exact else step.quick or step.body
-            jump.append(computing_seconds(step, len(written), *shape))
+            jump.append(computing_seconds(step, len(written), *shape) + fetched / ratio)
             ops.append(len(written))
         positions = len(self.model.steps) + 1
         return Costs(
             walk=walk,
-            jump=jump_seconds(jump, ops, _EXACT_RATIO if self.exact else _JUMP_RATIO),
+            jump=jump_seconds(jump, ops, ratio),
             create=[
                 (positions - 1 - position) * _CREATE_PER_STEP + held * _CREATE_PER_BYTE
                 for position, held in enumerate(self._constant_bytes)
@@ -507,6 +553,12 @@ class Engine:
                 for names in self.crossing
             ],
         )
+
+    def _fed_bytes(self, node: Node) -> int:
+        """Return the bytes of the weights that a node is fed."""
+        names = {self.model.in_front_of_points(name) for name in node.inputs if name}
+        names &= self._slicer.shared
+        return sum(self.model.constants[name].nbytes for name in names)
 
     def _shape_of_work(self, node: Node, profile: Profile) -> tuple[int, tuple[int, ...], int]:
         """Return elements made, shape of the weight, and length of the inner dimension."""

@@ -42,7 +42,7 @@ class Evaluation(Generic[T]):
         sample: Index of the sample in the stream.
         assignment: Index of the assignment in the list that was given.
         value: What the judge's function returned.
-        cost: Planned seconds, for progress bars; comparable only within a run.
+        cost: Seconds that were expected, on one core, for progress bars.
     """
 
     sample: int
@@ -64,7 +64,7 @@ class Variant:
             read did change.
         first: Position at which its walk starts.
         cut: Position from which it jumps.
-        cost: Planned seconds on one sample.
+        cost: Seconds that it is expected to take on one sample, on one core.
         integers: Runs what the chip computes in integers; None at calibrated fidelity.
     """
 
@@ -85,8 +85,8 @@ class Schedule:
     Attributes:
         cuts: Positions from which a jump exists, the end of the graph last.
         boundaries: Positions at which the walk forgets; a superset of the cuts.
-        seconds_per_sample: Planned computing time for all assignments on one sample, on one core.
-        seconds_once: Planned computing time that does not depend on the number of samples.
+        seconds_per_sample: Expected time for all assignments on one sample, on one core.
+        seconds_once: Planned time that does not depend on the number of samples.
         variants: The assignments with their plans.
         rounds: The same, shared out among walks of a sample; one unless memory is short.
         shortfall: Why the memory budget cannot be kept, in words; empty when it can.

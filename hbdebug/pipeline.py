@@ -31,6 +31,7 @@ from hbdebug.loading import load
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
+from hbdebug.recommend import MOST_LIFTS
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
@@ -188,7 +189,9 @@ def sensitivity(
         watch,
         journal=journal,
         whole=None if measured is whole else whole,
+        lifts=MOST_LIFTS if suggest and kind == "node" else 0,
     )
+    notes += ranking.notes
     seconds.lap("ranking")
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None

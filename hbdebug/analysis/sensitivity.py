@@ -18,6 +18,7 @@ from hbdebug.analysis.coverage import (
     points_left_out,
     select,
 )
+from hbdebug.analysis.pace import Pace, duration
 from hbdebug.analysis.scores import (
     Scorer,
     Scores,
@@ -104,6 +105,7 @@ class Ranking:
         coverage: The coverage line.
         complete_samples: Number of samples on which everything was measured.
         interrupted: Whether the run was stopped early.
+        notes: What about the run the user should know.
     """
 
     nodes: tuple[NodeResult, ...]
@@ -112,6 +114,7 @@ class Ranking:
     coverage: str
     complete_samples: int
     interrupted: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,6 +249,7 @@ def rank(
     *,
     journal: Callable[[int], Journal] | None = None,
     whole: QuantModel | None = None,
+    lifts: int = 0,
 ) -> Ranking:
     """Measure every analysed node or point alone and rank them, worst first.
 
@@ -256,6 +260,7 @@ def rank(
         observer: Is told of progress.
         journal: Opens the journal of finished evaluations, given their number; None for none.
         whole: The model before it was cut off at an inner node.
+        lifts: Number of lifts that a search after the ranking may try, for the estimate.
 
     Returns:
         The ranking. After an interrupt (Ctrl-C) it holds what was finished: the samples that are
@@ -271,14 +276,18 @@ def rank(
     scorer = Scorer(outputs=ceilings.output_names(engine.model), metrics=request.measured)
     scores = Scores.empty(len(plan.assignments), len(samples), scorer)
     schedule = engine.schedule(plan.assignments, len(samples))
-    observer.estimate(_estimate(engine, schedule, len(samples)))
+    seconds = engine.expected_seconds(schedule, len(samples))
+    observer.estimate(_estimate(engine, seconds, len(schedule.variants), len(samples), lifts))
+    if schedule.shortfall:
+        observer.note(schedule.shortfall)
     observer.phase("ranking", sum(item.cost for item in schedule.variants) * len(samples))
     opened: AbstractContextManager[Journal | None] = (
         nullcontext() if journal is None else journal(len(plan.assignments))
     )
     with opened as book:
         finished = _evaluate(engine, samples, schedule, scores, observer, book)
-    return _ranking(engine.model, request, plan, scores, interrupted=not finished)
+    ranking = _ranking(engine.model, request, plan, scores, interrupted=not finished)
+    return replace(ranking, notes=(schedule.shortfall,) if schedule.shortfall else ())
 
 
 def check_request(model: QuantModel, request: Request) -> None:
@@ -366,6 +375,9 @@ def _evaluate(
     for (sample, index), scored in found.items():
         scores.add(index, sample, scored)
         observer.advance(schedule.variants[index].cost)
+    planned = sum(item.cost for item in schedule.variants) * len(samples)
+    planned -= sum(schedule.variants[index].cost for _, index in found)
+    pace = Pace(engine.expected_seconds(schedule, len(samples)), planned)
     try:
         scorer = Scorer.like(scores)
         for item in engine.evaluate(
@@ -373,6 +385,9 @@ def _evaluate(
         ):
             scores.add(item.assignment, item.sample, item.value)
             observer.advance(item.cost)
+            correction = pace.advance(item.cost)
+            if correction:
+                observer.estimate(correction)
             if book is not None:
                 book.add(item.sample, item.assignment, item.value)
     except KeyboardInterrupt:
@@ -546,22 +561,12 @@ def _dtype(point: Point) -> str:
     return "float32" if point.params is None else point.params.dtype
 
 
-def _estimate(engine: Engine, schedule: Schedule, samples: int) -> str:
-    seconds = schedule.seconds_per_sample * samples + schedule.seconds_once
-    evaluations = len(schedule.variants)
-    return (
+def _estimate(engine: Engine, seconds: float, evaluations: int, samples: int, lifts: int) -> str:
+    words = (
         f"{evaluations} evaluations x {samples} sample{'' if samples == 1 else 's'}: "
-        f"about {duration(seconds / engine.jobs)} on {engine.jobs} "
-        f"core{'' if engine.jobs == 1 else 's'}"
+        f"about {duration(seconds)} on {engine.jobs} core{'' if engine.jobs == 1 else 's'}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words, such as ``12 s``, ``3 min`` or ``1.5 h``."""
-    if seconds < 1:
-        return "1 s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if not lifts:
+        return words
+    search = duration(engine.expected_walks(lifts * samples))
+    return f"{words}, then up to about {search} for the suggestion"
