@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import os
 from bisect import bisect_left, bisect_right
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from hbdebug.lowering.program import Fallback, ProgramWriter
     from hbdebug.model import Node, QuantModel
     from hbdebug.slices import Runner
-    from hbdebug.walk import Arrays, Profile
+    from hbdebug.walk import Arrays, Profile, Watch
 
 Fidelity: TypeAlias = Literal["calibrated", "integer"]
 """How what is quantized computes: fake-quantized in float32, or in the chip's integers."""
@@ -113,6 +113,12 @@ class Engine:
         fidelity: ``calibrated`` fake-quantizes in float32, as the calibrated model does;
             ``integer`` runs what is quantized in the chip's integers.
         march: Whose integers.
+        watch: Is told what is about to run; then one thing runs after the other, in the thread
+            that asks for it.
+
+    Attributes:
+        failures: Index of an assignment -> why its evaluation failed, where that does not end the
+            run; see `hbdebug.isolation`.
 
     Raises:
         UsageError: There is no such provider here.
@@ -128,6 +134,7 @@ class Engine:
         memory: int = DEFAULT_MEMORY,
         fidelity: Fidelity = "calibrated",
         march: str = "bayes-e",
+        watch: Watch | None = None,
     ) -> None:
         self.model = model
         self.jobs = jobs or available_cores()
@@ -141,6 +148,8 @@ class Engine:
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
         self.walker = Walker(model, self._slicer, kept=memory // 4)
+        self.walker.watch = watch
+        self.failures: Mapping[int, str] = {}
         self._crossings: dict[Fidelity, tuple[frozenset[str], ...]] = {}
 
     def at(self, fidelity: Fidelity) -> Engine:
@@ -150,6 +159,9 @@ class Engine:
         other = copy.copy(self)
         other.fidelity = fidelity
         return other
+
+    def close(self) -> None:
+        """Give back what outlives a run; nothing here."""
 
     def forward(self, inputs: Mapping[str, NDArray[Any]], assignment: Assignment = FLOAT) -> Arrays:
         """Walk the whole model and return its outputs by name."""
@@ -258,6 +270,8 @@ class Engine:
         samples: Iterable[Mapping[str, NDArray[Any]]],
         assignments: Sequence[Assignment],
         judge: Judge[T],
+        *,
+        first: int = 0,
     ) -> Iterator[Evaluation[T]]:
         """Measure assignments by walking the whole model, against the float baseline's walk.
 
@@ -265,6 +279,7 @@ class Engine:
             samples: Inputs of one sample each.
             assignments: What to measure.
             judge: Given the float outputs, returns the function that measures others.
+            first: Index of the first sample.
 
         Yields:
             One evaluation for each sample and assignment, in that order.
@@ -283,7 +298,7 @@ class Engine:
             return baseline.result()(outputs)
 
         in_flight: list[list[Future[T]]] = []
-        finished = 0
+        finished = first
         with self._pool() as pool:
             last = len(assignments) - 1
             jobs = [
@@ -291,7 +306,7 @@ class Engine:
                 for index, assignment in enumerate(assignments)
             ]
             runs = [job.result() for job in jobs]
-            for number, inputs in enumerate(samples):
+            for number, inputs in enumerate(samples, first):
                 # The baseline goes first in the queue, so that nobody waits for it in vain.
                 baseline = pool.submit(reference, inputs)
                 in_flight.append(
@@ -304,12 +319,19 @@ class Engine:
                 yield from _evaluations(finished, futures)
                 finished += 1
 
-    def schedule(self, assignments: Sequence[Assignment], samples: int) -> Schedule:
+    def schedule(
+        self,
+        assignments: Sequence[Assignment],
+        samples: int,
+        *,
+        cuts: tuple[int, ...] | None = None,
+    ) -> Schedule:
         """Plan where to cut the graph for these assignments.
 
         Args:
             assignments: What will be measured.
             samples: Number of samples it will be measured on.
+            cuts: Where to cut; None chooses.
 
         Raises:
             RuntimeError: `profile` has not run yet; its times are what the plan is made of.
@@ -318,9 +340,10 @@ class Engine:
         plans = [self._plan(assignment) for assignment in assignments]
         spans = [plan.span for plan in plans]
         costs = self._costs
-        cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
-        held = {cut: self._constant_bytes[cut] for cut in cuts}
-        cuts = thin_cuts(cuts, held, self.memory // 8)
+        if cuts is None:
+            cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
+            held = {cut: self._constant_bytes[cut] for cut in cuts}
+            cuts = thin_cuts(cuts, held, self.memory // 8)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
         boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 8)
         variants = tuple(
@@ -454,6 +477,7 @@ class Engine:
         *,
         faint: Callable[[T], bool] = lambda _: False,
         done: Container[tuple[int, int]] = (),
+        first: int = 0,
     ) -> Iterator[Evaluation[T]]:
         """Measure the assignments of a schedule, sample by sample.
 
@@ -464,6 +488,7 @@ class Engine:
             faint: Says of a measurement that it is so small that the rounding of an optimized
                 jump shows in it; it is then taken again through an unoptimized one.
             done: Pairs (sample index, assignment index) to leave out.
+            first: Index of the first sample.
 
         Yields:
             Evaluations, stretch by stretch of the graph and sample by sample.
@@ -472,7 +497,7 @@ class Engine:
         exact_jumps = Jumps(partial(self.suffix, optimized=False), schedule.cuts)
         in_flight: list[list[Future[Evaluation[T]]]] = []
         with self._pool() as pool:
-            for number, inputs in enumerate(samples):
+            for number, inputs in enumerate(samples, first):
                 for variants in schedule.rounds:
                     todo = [item for item in variants if (number, item.index) not in done]
                     if not todo:
@@ -496,9 +521,9 @@ class Engine:
                 yield from (future.result() for future in futures)
 
     @contextmanager
-    def _pool(self) -> Iterator[ThreadPoolExecutor]:
+    def _pool(self) -> Iterator[Executor]:
         """Return where evaluations run; what has not begun at the end is given up."""
-        pool = ThreadPoolExecutor(self.jobs)
+        pool = ThreadPoolExecutor(self.jobs) if self.walker.watch is None else _Inline()
         try:
             with one_blas_thread() if self.fidelity == "integer" else nullcontext():
                 yield pool
@@ -582,6 +607,19 @@ class Engine:
             seen |= new
             totals.append(totals[-1] + self._slicer.owned_bytes(new))
         return tuple(reversed(totals))
+
+
+class _Inline(Executor):
+    """Runs what is submitted at once, in the thread that submits it."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run a function, and return its outcome."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - who asks for the result gets it
+            future.set_exception(error)
+        return future
 
 
 def available_cores() -> int:

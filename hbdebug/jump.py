@@ -7,17 +7,18 @@ tensors with what it changed, its *overlay*, up to the cut from which it jumps t
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from hbdebug.walk import FLOAT, Arrays, Walker
+from hbdebug.walk import FLOAT, NOTHING, Arrays, Walker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Executor, Future
 
     from numpy.typing import NDArray
 
@@ -115,7 +116,7 @@ class Jumps:
         self._locks = {cut: Lock() for cut in cuts}
         self._runners: dict[int, Runner] = {}
 
-    def prepare(self, position: int, pool: ThreadPoolExecutor) -> None:
+    def prepare(self, position: int, pool: Executor) -> None:
         """Have the next two sessions at or behind a position made in the background."""
         for cut in [cut for cut in self._locks if position <= cut < self._end][:2]:
             if cut not in self._runners:
@@ -164,7 +165,7 @@ class SampleRun(Generic[T]):
         boundaries: Sequence[int],
         jumps: Jumps,
         exact_jumps: Jumps,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         judge: Judge[T],
         faint: Callable[[T], bool],
         number: int,
@@ -199,7 +200,7 @@ class SampleRun(Generic[T]):
                 going.append((waiting.pop(), {}))
             # Those that go on come first: the next stretch can not be walked before they arrive.
             carried = [
-                (variant, self._pool.submit(self._advance, variant, overlay, base, (start, stop)))
+                (variant, self._pool.submit(self._carry, variant, overlay, base, (start, stop)))
                 for variant, overlay in going
                 if variant.cut > stop
             ]
@@ -235,13 +236,14 @@ class SampleRun(Generic[T]):
         stretch: tuple[int, int],
         reference: Future[tuple[Arrays, Measure[T]]],
     ) -> Evaluation[T]:
-        changed = self._advance(variant, overlay, base, stretch)
-        outputs, measure = reference.result()
-        if changed:
-            outputs = self._jumps(variant.cut, {**base, **changed}, self._names)
-        value = measure(outputs)
-        if changed and self._faint(value):
-            value = self._measure_exactly(variant.cut, base, changed)
+        with self._evaluating(variant):
+            changed = self._advance(variant, overlay, base, stretch)
+            outputs, measure = reference.result()
+            if changed:
+                outputs = self._jumps(variant.cut, {**base, **changed}, self._names)
+            value = measure(outputs)
+            if changed and self._faint(value):
+                value = self._measure_exactly(variant.cut, base, changed)
         return Evaluation(
             sample=self._number, assignment=variant.index, value=value, cost=variant.cost
         )
@@ -254,6 +256,23 @@ class SampleRun(Generic[T]):
                 self._exact_measures[cut] = self._judge(outputs)
         outputs = self._exact_jumps(cut, {**base, **changed}, self._names)
         return self._exact_measures[cut](outputs)
+
+    def _carry(
+        self, variant: Variant, overlay: Arrays, base: Arrays, stretch: tuple[int, int]
+    ) -> Arrays:
+        with self._evaluating(variant):
+            return self._advance(variant, overlay, base, stretch)
+
+    @contextmanager
+    def _evaluating(self, variant: Variant) -> Iterator[None]:
+        """Tell who watches which evaluation runs."""
+        watch = self._walker.watch
+        if watch is None:
+            yield
+            return
+        watch.evaluating(variant.index)
+        yield
+        watch.evaluating(NOTHING)
 
     def _advance(
         self, variant: Variant, overlay: Arrays, base: Arrays, stretch: tuple[int, int]

@@ -7,6 +7,7 @@ import platform
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from hbdebug.analysis.sensitivity import Kind, Ranking
     from hbdebug.engine import Fidelity
     from hbdebug.integer_run import IntegerRunner
+    from hbdebug.isolation import Isolation
     from hbdebug.loading.repair import Repaired
     from hbdebug.results import ModelListing, Suggestion
 
@@ -77,6 +79,7 @@ def sensitivity(
     seed: int = 0,
     jobs: int | None = None,
     memory: int = DEFAULT_MEMORY,
+    isolate: bool | Isolation = False,
     provider: str = "cpu",
     exact: bool = False,
     skip_unsupported: bool = False,
@@ -110,7 +113,9 @@ def sensitivity(
             ``calibrated`` as in the calibrated model, ``integer`` as on the chip.
         seed: Seed of the bootstrap intervals.
         jobs: Evaluations side by side; None for one per core.
-        memory: Bytes that intermediate tensors and sessions may take.
+        memory: Bytes that intermediate tensors and the constants in sessions may take.
+        isolate: Run what is measured in worker processes, so that a crash inside a runtime costs
+            one node; the model must be a file.
         provider: ONNX Runtime provider.
         exact: Run nothing at an optimization level that changes summation order; slower.
         skip_unsupported: Leave out what hbdebug does not know instead of refusing the model.
@@ -145,22 +150,34 @@ def sensitivity(
         else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
     )
     in_integers = integers or _checked(fidelity) == "integer"
-    if output_node:
-        measured = cut_off(whole, output_node, counted=in_integers and kind == "node")
-        notes: tuple[str, ...] = ()
-    else:
-        measured, notes = measurable(whole)
+    counted = in_integers and kind == "node"
+    measured, notes = _measured_part(whole, output_node, counted=counted)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
-    engine = Engine(
-        measured,
-        jobs=jobs,
-        exact=exact,
-        provider=provider,
-        memory=memory,
-        fidelity=fidelity,
-        march=request.march,
-    )
+    settled: dict[str, Any] = {
+        "jobs": jobs,
+        "exact": exact,
+        "provider": provider,
+        "memory": memory,
+        "fidelity": fidelity,
+        "march": request.march,
+    }
+    if isolate:
+        if not isinstance(model, (str, Path)):
+            raise UsageError(
+                "worker processes load the model themselves, so that it must be a file",
+                hint="Give its path, or leave isolate out.",
+            )
+        recipe = partial(
+            _measured,
+            str(model),
+            skip_unsupported=skip_unsupported,
+            output_node=output_node,
+            counted=counted,
+        )
+        engine = _isolated(measured, recipe, stream, settled, isolate=isolate)
+    else:
+        engine = Engine(measured, **settled)
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -202,6 +219,7 @@ def sensitivity(
         if suggestion.nodes and any(item.fidelity == "integer" for item in limits):
             limits += _as_suggested(engine, stream, suggestion, request.march)
         seconds.lap("suggestion")
+    engine.close()
     return replace(
         result,
         ceilings=ceilings.side_by_side(limits),
@@ -215,6 +233,35 @@ def sensitivity(
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _measured_part(
+    whole: QuantModel, output_node: str, *, counted: bool
+) -> tuple[QuantModel, tuple[str, ...]]:
+    """Return the part of a model that is measured, and what the user should know about it."""
+    if output_node:
+        return cut_off(whole, output_node, counted=counted), ()
+    return measurable(whole)
+
+
+def _measured(path: str, *, skip_unsupported: bool, output_node: str, counted: bool) -> QuantModel:
+    """Load what is measured, in a worker process."""
+    whole = load(path, skip_unsupported=skip_unsupported)
+    return _measured_part(whole, output_node, counted=counted)[0]
+
+
+def _isolated(
+    model: QuantModel,
+    recipe: Callable[[], QuantModel],
+    samples: Samples,
+    settings: dict[str, Any],
+    *,
+    isolate: bool | Isolation,
+) -> Engine:
+    from hbdebug.isolation import IsolatedEngine, Isolation  # noqa: PLC0415 - seldom needed
+
+    isolation = isolate if isinstance(isolate, Isolation) else Isolation()
+    return IsolatedEngine(model, recipe=recipe, samples=samples, isolation=isolation, **settings)
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:

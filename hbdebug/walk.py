@@ -45,6 +45,20 @@ DEFAULT_KEPT = 1 << 28
 _LIGHT = 1 << 16
 
 
+NOTHING = -1
+"""What `Watch.evaluating` is told when no evaluation runs."""
+
+
+class Watch:
+    """Is told what is about to run, so that a crash can be told from where it happened."""
+
+    def evaluating(self, index: int) -> None:
+        """Be told which assignment is evaluated from now on; `NOTHING` for none."""
+
+    def stepping(self, index: int) -> None:
+        """Be told which step of the model is about to run."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """What one float walk over one sample showed.
@@ -75,10 +89,14 @@ class Walker:
         model: The float graph and its points.
         slicer: Makes the sessions.
         kept: Bytes of constants that sessions may hold until they are needed again.
+
+    Attributes:
+        watch: Is told of every step; None for nobody.
     """
 
     def __init__(self, model: QuantModel, slicer: Slicer, *, kept: int = DEFAULT_KEPT) -> None:
         self.model = model
+        self.watch: Watch | None = None
         self._slicer = slicer
         self._kept: Kept[Any] = Kept(kept)
         self._fed_weights = tuple(
@@ -135,6 +153,10 @@ class Walker:
             raise RuntimeError("profile must run before anything is planned")
         return self._profile
 
+    def adopt(self, profile: Profile) -> None:
+        """Take the profile that another process measured."""
+        self._profile = profile
+
     def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
         """Return what the first float walk showed; take that walk if there was none.
 
@@ -190,6 +212,8 @@ class Walker:
             ModelError: ONNX Runtime can not run the node on these tensors.
         """
         step = self.model.steps[index]
+        if self.watch is not None:
+            self.watch.stepping(index)
         if isinstance(step, Point):
             if step.output in self.model.static:
                 return {}

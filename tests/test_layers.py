@@ -26,6 +26,8 @@ RANKS = (
     {"integer_walk"},
     {"jump"},
     {"engine"},
+    {"worker"},
+    {"isolation"},
     {"analysis"},
     {"recommend"},
     {"conversion", "inference", "pipeline"},

@@ -286,7 +286,9 @@ def rank(
     )
     with opened as book:
         finished = _evaluate(engine, samples, schedule, scores, observer, book)
-    ranking = _ranking(engine.model, request, plan, scores, interrupted=not finished)
+    ranking = _ranking(
+        engine.model, request, plan, scores, interrupted=not finished, failures=engine.failures
+    )
     return replace(ranking, notes=(schedule.shortfall,) if schedule.shortfall else ())
 
 
@@ -333,10 +335,18 @@ def _plan(
 
 
 def _ranking(
-    model: QuantModel, request: Request, plan: _Plan, scores: Scores, *, interrupted: bool
+    model: QuantModel,
+    request: Request,
+    plan: _Plan,
+    scores: Scores,
+    *,
+    interrupted: bool,
+    failures: Mapping[int, str],
 ) -> Ranking:
     """Put what was measured in order."""
-    scores, complete = _usable(scores)
+    # What failed on one sample counts on none.
+    scores.done[list(failures)] = False
+    scores, complete = _usable(scores, failures)
     measured = [item for item in plan.items if scores.done[item.alone].any()]
     order, bounds, tied = _order(scores, measured, request)
     lines = [
@@ -351,7 +361,7 @@ def _ranking(
     else:
         points = [_point_result(model, request, scores, line) for line in lines]
         left_out = list(points_left_out(model))
-    left_out += _unmeasured(model, plan.items, measured)
+    left_out += _unmeasured(model, plan.items, measured, failures)
     return Ranking(
         nodes=tuple(nodes),
         points=tuple(points),
@@ -467,9 +477,11 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
     return [points[name] for name in chosen]
 
 
-def _usable(scores: Scores) -> tuple[Scores, int]:
+def _usable(scores: Scores, failures: Mapping[int, str]) -> tuple[Scores, int]:
     """Return the scores of the complete samples, or of the first one when none is complete."""
-    complete: Flags = np.asarray(scores.done.all(axis=0))
+    tried = np.ones(len(scores.done), np.bool_)
+    tried[list(failures)] = False
+    complete: Flags = np.asarray(scores.done[tried].all(axis=0))
     if complete.any():
         return scores.only(complete), int(complete.sum())
     first = np.zeros_like(complete)
@@ -498,12 +510,19 @@ def _order(
 
 
 def _unmeasured(
-    model: QuantModel, items: Sequence[_Item], measured: Sequence[_Item]
+    model: QuantModel,
+    items: Sequence[_Item],
+    measured: Sequence[_Item],
+    failures: Mapping[int, str],
 ) -> list[NotAnalysed]:
     done = {item.name for item in measured}
     op_types = {step.name: getattr(step, "op_type", "HzCalibration") for step in model.steps}
     return [
-        NotAnalysed(name=item.name, op_type=op_types[item.name], reason=INTERRUPTED)
+        NotAnalysed(
+            name=item.name,
+            op_type=op_types[item.name],
+            reason=failures.get(item.alone, INTERRUPTED),
+        )
         for item in items
         if item.name not in done
     ]
