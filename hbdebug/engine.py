@@ -22,23 +22,20 @@ from functools import cached_property, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from hbdebug.costing import Costing
 from hbdebug.jump import Evaluation, Jumps, SampleRun, Schedule, T, Variant
-from hbdebug.kernels.floating import KERNELS
-from hbdebug.model import Assignment, Point
+from hbdebug.model import Assignment
 from hbdebug.plan import (
     Costs,
     choose_boundaries,
     choose_cuts,
-    computing_seconds,
     crossing,
     cut_of,
-    jump_seconds,
     quantized_span,
     seed_steps,
     split_rounds,
     stale_steps,
     thin_cuts,
-    walk_seconds,
 )
 from hbdebug.slices import Slicer
 from hbdebug.threads import one_blas_thread
@@ -53,7 +50,7 @@ if TYPE_CHECKING:
     from hbdebug.integer_walk import IntegerWalk
     from hbdebug.jump import Judge, Measure
     from hbdebug.lowering.program import Fallback, ProgramWriter
-    from hbdebug.model import Node, QuantModel
+    from hbdebug.model import QuantModel
     from hbdebug.slices import Runner
     from hbdebug.walk import Arrays, Profile, Watch
 
@@ -68,28 +65,11 @@ jumps of either kind), for float tensors of two stretches, or trails, and for wh
 carry over and work on.
 """
 
-# Time of the jump's session over that of the walk, for the same computing, measured on the two
-# text-line models: with all of ONNX Runtime's optimizations, and with those that keep every bit.
-_JUMP_RATIO = 0.35
-_EXACT_RATIO = 0.6
-_KERNEL_PASSES = 0.5  # a NumPy kernel works in the cache, so it hardly goes over memory
-_CREATE_PER_STEP = 30e-6  # seconds of making a session
-_CREATE_PER_BYTE = 3.5e-9  # seconds per byte of its weights
+# Share of the work that threads do one after the other, because Python runs one at a time.
+_SERIAL = 0.25
 # More samples would pay for still more jumps, little time for a session's memory each.
 _SAMPLES_PLANNED = 8
 _MARKS = 16  # parts of a walk in integers, between which it can be taken up again
-_COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
-_FED_PER_BYTE = 2e-10  # seconds per byte of a weight that is fed: it comes from memory each time
-
-# What only the expected time counts, because it is the same wherever the graph is cut. Seconds on
-# one core, measured as those of `hbdebug.plan` were; ``benchmarks/eta.py`` shows how right they
-# are.
-_PER_EVALUATION = 4e-4
-_PER_STEP = 1.2e-5
-_PER_QUANTIZED = 2e-9  # an element that a point quantizes
-_PER_MEASURED = 2e-9  # an element of an output that is measured
-# Share of the work that threads do one after the other, because Python runs one at a time.
-_SERIAL = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -216,7 +196,7 @@ class Engine:
     @cached_property
     def _marks(self) -> frozenset[int]:
         """Positions at which a trail is left: about as much work lies between any two."""
-        walked = list(accumulate(self._costs.walk))
+        walked = list(accumulate(self._costing.costs.walk))
         shares = (walked[-1] * share / _MARKS for share in range(1, _MARKS))
         return frozenset(bisect_left(walked, share) + 1 for share in shares)
 
@@ -339,10 +319,10 @@ class Engine:
         profile = self.walker.measured_profile
         plans = [self._plan(assignment) for assignment in assignments]
         spans = [plan.span for plan in plans]
-        costs = self._costs
+        costs = self._costing.costs
         if cuts is None:
             cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
-            held = {cut: self._constant_bytes[cut] for cut in cuts}
+            held = {cut: self._costing.constant_bytes[cut] for cut in cuts}
             cuts = thin_cuts(cuts, held, self.memory // 8)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
         boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 8)
@@ -352,7 +332,7 @@ class Engine:
         )
         carried = [self._carried(variant, boundaries) for variant in variants]
         rounds = split_rounds(carried, self.memory // 8)
-        references = self._pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
+        references = self._costing.pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
         return Schedule(
             cuts=cuts,
             boundaries=boundaries,
@@ -425,6 +405,7 @@ class Engine:
         stale = stale_steps(self.model, plan.seeds, cut)
         walked = sum(costs.walk[step] for step in stale)
         computing = walked + costs.jump[cut] + costs.compare[cut]
+        around = self._costing.around_computing(assignment, len(stale))
         return Variant(
             index=index,
             assignment=assignment,
@@ -432,42 +413,23 @@ class Engine:
             seeds=plan.seeds,
             first=plan.span[0],
             cut=cut,
-            cost=self._pace * computing + self._around_computing(assignment, len(stale)),
+            cost=self._costing.pace * computing + around,
             integers=None if plan.writer is None else self._integer_walk(plan.writer, cut),
         )
 
-    @cached_property
-    def _pace(self) -> float:
-        """Seconds that this machine takes for a planned second."""
-        planned = sum(self._costs.walk)
-        return sum(self.walker.measured_profile.seconds) / planned if planned else 1.0
-
-    def _around_computing(self, assignment: Assignment, steps: int) -> float:
-        """Return the seconds of an evaluation that are no operator's."""
-        profile = self.walker.measured_profile
-        points = (self.model.point_by_name[name].output for name in assignment)
-        quantized = sum(profile.elements_of(name) for name in points if name in profile.specs)
-        measured = sum(
-            profile.elements_of(spec.name)
-            for spec in self.model.outputs
-            if spec.name in profile.specs
-        )
-        seconds = quantized * _PER_QUANTIZED + measured * _PER_MEASURED
-        return seconds + _PER_EVALUATION + steps * _PER_STEP
+    def _side_by_side(self, seconds: float) -> float:
+        return seconds * (_SERIAL + (1 - _SERIAL) / self.jobs)
 
     def expected_seconds(self, schedule: Schedule, samples: int) -> float:
         """Return the wall time that the evaluations of a schedule will take."""
-        return self._side_by_side(
-            schedule.seconds_per_sample * samples + self._pace * schedule.seconds_once
-        )
+        once = self._costing.pace * schedule.seconds_once
+        return self._side_by_side(schedule.seconds_per_sample * samples + once)
 
     def expected_walks(self, count: int) -> float:
         """Return the wall time of so many walks of the whole model, as calibrated."""
-        around = self._around_computing(Assignment.as_calibrated(self.model), len(self.model.steps))
-        return self._side_by_side(count * (self._pace * sum(self._costs.walk) + around))
-
-    def _side_by_side(self, seconds: float) -> float:
-        return seconds * (_SERIAL + (1 - _SERIAL) / self.jobs)
+        costing, calibrated = self._costing, Assignment.as_calibrated(self.model)
+        around = costing.around_computing(calibrated, len(self.model.steps))
+        return self._side_by_side(count * (costing.pace * sum(costing.costs.walk) + around))
 
     def evaluate(
         self,
@@ -546,67 +508,9 @@ class Engine:
         )
 
     @cached_property
-    def _costs(self) -> Costs:
-        """What the cuts are chosen by: estimates from shapes, the same in every run."""
+    def _costing(self) -> Costing:
         profile = self.walker.measured_profile
-        walk, jump, ops = [], [], []
-        ratio = _EXACT_RATIO if self.exact else _JUMP_RATIO
-        for step in self.model.steps:
-            if isinstance(step, Point):
-                walk.append(0.0)
-                jump.append(0.0)
-                ops.append(0)
-                continue
-            shape = self._shape_of_work(step, profile)
-            kernel = (step.domain, step.op_type) in KERNELS
-            passes = _KERNEL_PASSES if kernel else len(step.body)
-            fetched = self._fed_bytes(step) * _FED_PER_BYTE
-            walk.append(walk_seconds(step, computing_seconds(step, passes, *shape)) + fetched)
-            written = step.body if self.exact else step.quick or step.body
-            jump.append(computing_seconds(step, len(written), *shape) + fetched / ratio)
-            ops.append(len(written))
-        positions = len(self.model.steps) + 1
-        return Costs(
-            walk=walk,
-            jump=jump_seconds(jump, ops, ratio),
-            create=[
-                (positions - 1 - position) * _CREATE_PER_STEP + held * _CREATE_PER_BYTE
-                for position, held in enumerate(self._constant_bytes)
-            ],
-            compare=[
-                sum(profile.bytes_of(name) for name in names) * _COMPARE_PER_BYTE
-                for names in self.crossing
-            ],
-        )
-
-    def _fed_bytes(self, node: Node) -> int:
-        """Return the bytes of the weights that a node is fed."""
-        names = {self.model.in_front_of_points(name) for name in node.inputs if name}
-        names &= self._slicer.shared
-        return sum(self.model.constants[name].nbytes for name in names)
-
-    def _shape_of_work(self, node: Node, profile: Profile) -> tuple[int, tuple[int, ...], int]:
-        """Return elements made, shape of the weight, and length of the inner dimension."""
-        made = sum(profile.elements_of(name) for name in node.outputs if name in profile.specs)
-        weight: tuple[int, ...] = ()
-        inner = 0
-        if len(node.inputs) > 1:
-            constant = self.model.constants.get(self.model.in_front_of_points(node.inputs[1]))
-            weight = () if constant is None else constant.shape
-        if node.op_type in {"MatMul", "Gemm"} and node.inputs[0] in profile.specs:
-            inner = profile.specs[node.inputs[0]][1][-1]
-        return made, weight, inner
-
-    @cached_property
-    def _constant_bytes(self) -> tuple[int, ...]:
-        """Bytes of the constants that a session holds from each position on."""
-        totals = [0]
-        seen: set[str] = set()
-        for step in reversed(self.model.steps):
-            new = set(step.inputs) - seen
-            seen |= new
-            totals.append(totals[-1] + self._slicer.owned_bytes(new))
-        return tuple(reversed(totals))
+        return Costing(self.model, self._slicer, profile, self.crossing, exact=self.exact)
 
 
 class _Inline(Executor):

@@ -23,7 +23,7 @@ RANKS = (
     {"loading", "lowering", "plan", "slices", "toolchain"},
     {"integer_run", "walk"},
     {"trail"},
-    {"integer_walk"},
+    {"costing", "integer_walk"},
     {"jump"},
     {"engine"},
     {"worker"},
