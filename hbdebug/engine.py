@@ -60,9 +60,9 @@ Fidelity: TypeAlias = Literal["calibrated", "integer"]
 DEFAULT_MEMORY = 1 << 30
 """Bytes that intermediate tensors and sessions' constants may take together, unless the user says.
 
-A quarter each is for the constants in the walk's sessions, for those in the jumps' (half of it for
-jumps of either kind), for float tensors of two stretches, or trails, and for what evaluations
-carry over and work on.
+A quarter each is for the sessions of the walk, for those of the jumps, and for those of unoptimized
+jumps, where they are needed; or, in a search in integers, for trails. An eighth each is for the
+float tensors of two stretches, and for what evaluations carry over and work on.
 """
 
 # Share of the work that threads do one after the other, because Python runs one at a time.
@@ -322,10 +322,10 @@ class Engine:
         costs = self._costing.costs
         if cuts is None:
             cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
-            held = {cut: self._costing.constant_bytes[cut] for cut in cuts}
-            cuts = thin_cuts(cuts, held, self.memory // 8)
+            held = {cut: self._costing.session_bytes[cut] for cut in cuts}
+            cuts = thin_cuts(cuts, held, self.memory // 4)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
-        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 8)
+        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 16)
         variants = tuple(
             self._variant(index, assignment, plan, cuts, costs)
             for index, (assignment, plan) in enumerate(zip(assignments, plans, strict=True))

@@ -41,8 +41,9 @@ FLOAT = Assignment()
 DEFAULT_KEPT = 1 << 28
 """Bytes of constants that the sessions of a walk may hold, unless the engine says."""
 
-# A session takes some hundred kilobytes itself; constants below this do not count beside it.
+# A session takes some 50 KiB itself; what holds less in constants is not counted.
 _LIGHT = 1 << 16
+_COPIES = 2  # of its constants that a session may hold: as they came, and as its kernels want them
 
 
 NOTHING = -1
@@ -319,7 +320,7 @@ class Walker:
                 fed[name] = values[name].dtype.name
         held = sum(array.nbytes for array in constants.values())
         held += self._slicer.owned_bytes({name for op in node.body for name in op.inputs})
-        return self._slicer.node(node, fed, constants), held
+        return self._slicer.node(node, fed, constants), _COPIES * held
 
     def static_value(self, name: str, assignment: Assignment) -> NDArray[Any]:
         """Return a constant, or the value behind the points that read one.
