@@ -279,7 +279,7 @@ class Engine:
 
         in_flight: list[list[Future[T]]] = []
         finished = first
-        with self._pool() as pool:
+        with self._pool(self.jobs) as pool:
             last = len(assignments) - 1
             jobs = [
                 pool.submit(self._run_of, assignment, leaves=index == last)
@@ -332,6 +332,7 @@ class Engine:
         )
         carried = [self._carried(variant, boundaries) for variant in variants]
         rounds = split_rounds(carried, self.memory // 8)
+        together, each = self._needs(boundaries, carried)
         references = self._costing.pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
         return Schedule(
             cuts=cuts,
@@ -340,7 +341,8 @@ class Engine:
             seconds_once=sum(costs.create[cut] for cut in cuts[:-1]),
             variants=variants,
             rounds=tuple(tuple(variants[index] for index in chosen) for chosen in rounds),
-            shortfall=self._shortfall(boundaries, carried),
+            threads=max(1, min(self.jobs, (self.memory - together) // max(1, each))),
+            shortfall=self._shortfall(together, each),
         )
 
     def _carried(self, variant: Variant, boundaries: Sequence[int]) -> dict[int, int]:
@@ -361,27 +363,43 @@ class Engine:
             for position in between
         }
 
-    def _shortfall(self, boundaries: Sequence[int], carried: Sequence[Mapping[int, int]]) -> str:
-        """Say what takes more than the budget, however it is cut up; empty if nothing does."""
+    def _needs(
+        self, boundaries: Sequence[int], carried: Sequence[Mapping[int, int]]
+    ) -> tuple[int, int]:
+        """Return the bytes that evaluations need together, and each one that runs beside others.
+
+        They follow from the largest tensors; ``benchmarks/memory.py`` compares with what is used.
+        """
         profile = self.walker.measured_profile
-        starts = (0, *boundaries)
         stretch = max(
-            (sum(profile.made_bytes[a:b]) for a, b in zip(starts, boundaries, strict=False)),
+            (
+                sum(profile.made_bytes[start:stop])
+                for start, stop in zip((0, *boundaries), boundaries, strict=False)
+            ),
             default=0,
         )
         crossing_bytes = max(
             sum(profile.bytes_of(name) for name in names) for names in self.crossing
         )
         alone = max((max(each.values(), default=0) for each in carried), default=0)
-        step = max(profile.made_bytes, default=0)
-        needed = 2 * (stretch + crossing_bytes) + alone + self.jobs * step
-        if needed <= self.memory:
+        outputs = sum(
+            profile.bytes_of(spec.name) for spec in self.model.outputs if spec.name in profile.specs
+        )
+        # A reference holds an output twice more, in float64; an exact one may be there, too. A
+        # step has its input, its output, and what it or a quantization puts down in between.
+        together = 2 * (stretch + crossing_bytes) + alone + 6 * outputs
+        return together, 4 * max(profile.made_bytes, default=0) + outputs
+
+    def _shortfall(self, together: int, each: int) -> str:
+        """Say that the budget is too small for one evaluation at a time; empty if it is not."""
+        if together + each <= self.memory:
             return ""
-        index = profile.made_bytes.index(step)
+        made = self.walker.measured_profile.made_bytes
+        largest = self.model.steps[made.index(max(made))]
         return (
-            f"the memory budget of {byte_words(self.memory)} cannot be kept: "
-            f"{byte_words(needed)} are needed even one step at a time (the largest tensors are "
-            f"those of {self.model.steps[index].name}, {byte_words(step)})"
+            f"the memory budget of {byte_words(self.memory)} cannot be kept: about "
+            f"{byte_words(together + each)} are needed even one evaluation at a time (the largest "
+            f"tensors are those of {largest.name}, {byte_words(max(made))})"
         )
 
     def _plan(self, assignment: Assignment) -> _Plan:
@@ -458,7 +476,7 @@ class Engine:
         jumps = Jumps(partial(self.suffix, optimized=not self.exact), schedule.cuts)
         exact_jumps = Jumps(partial(self.suffix, optimized=False), schedule.cuts)
         in_flight: list[list[Future[Evaluation[T]]]] = []
-        with self._pool() as pool:
+        with self._pool(schedule.threads) as pool:
             for number, inputs in enumerate(samples, first):
                 for variants in schedule.rounds:
                     todo = [item for item in variants if (number, item.index) not in done]
@@ -483,9 +501,9 @@ class Engine:
                 yield from (future.result() for future in futures)
 
     @contextmanager
-    def _pool(self) -> Iterator[Executor]:
+    def _pool(self, threads: int) -> Iterator[Executor]:
         """Return where evaluations run; what has not begun at the end is given up."""
-        pool = ThreadPoolExecutor(self.jobs) if self.walker.watch is None else _Inline()
+        pool = ThreadPoolExecutor(threads) if self.walker.watch is None else _Inline()
         try:
             with one_blas_thread() if self.fidelity == "integer" else nullcontext():
                 yield pool

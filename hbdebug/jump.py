@@ -90,6 +90,7 @@ class Schedule:
         seconds_once: Planned time that does not depend on the number of samples.
         variants: The assignments with their plans.
         rounds: The same, shared out among walks of a sample; one unless memory is short.
+        threads: Number of evaluations that may run side by side.
         shortfall: Why the memory budget cannot be kept, in words; empty when it can.
     """
 
@@ -99,6 +100,7 @@ class Schedule:
     seconds_once: float
     variants: tuple[Variant, ...]
     rounds: tuple[tuple[Variant, ...], ...]
+    threads: int
     shortfall: str = ""
 
 
@@ -139,6 +141,21 @@ class Jumps:
             return self._runners[cut]
 
 
+class _Once(Generic[T]):
+    """A value that is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._values: list[T] = []
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Return the value."""
+        with self._lock:
+            if not self._values:
+                self._values.append(make())
+            return self._values[0]
+
+
 class SampleRun(Generic[T]):
     """All variants on one sample, stretch by stretch.
 
@@ -175,8 +192,6 @@ class SampleRun(Generic[T]):
         self._boundaries = boundaries
         self._jumps = jumps
         self._exact_jumps = exact_jumps
-        self._exact_measures: dict[int, Measure[T]] = {}
-        self._exact_lock = Lock()
         self._pool = pool
         self._judge = judge
         self._faint = faint
@@ -219,8 +234,10 @@ class SampleRun(Generic[T]):
             return []
         # The reference goes first in the queue, so that nobody waits for it in vain.
         reference = self._pool.submit(self._reference, base, stretch[1])
+        # It goes with the last of these evaluations: a large output's reference is large, too.
+        exact: _Once[Measure[T]] = _Once()
         return [
-            self._pool.submit(self._finish, variant, overlay, base, stretch, reference)
+            self._pool.submit(self._finish, variant, overlay, base, stretch, (reference, exact))
             for variant, overlay in finishing
         ]
 
@@ -234,8 +251,9 @@ class SampleRun(Generic[T]):
         overlay: Arrays,
         base: Arrays,
         stretch: tuple[int, int],
-        reference: Future[tuple[Arrays, Measure[T]]],
+        references: tuple[Future[tuple[Arrays, Measure[T]]], _Once[Measure[T]]],
     ) -> Evaluation[T]:
+        reference, exact = references
         with self._evaluating(variant):
             changed = self._advance(variant, overlay, base, stretch)
             outputs, measure = reference.result()
@@ -243,19 +261,17 @@ class SampleRun(Generic[T]):
                 outputs = self._jumps(variant.cut, {**base, **changed}, self._names)
             value = measure(outputs)
             if changed and self._faint(value):
-                value = self._measure_exactly(variant.cut, base, changed)
+                value = self._measure_exactly(variant.cut, base, changed, exact)
         return Evaluation(
             sample=self._number, assignment=variant.index, value=value, cost=variant.cost
         )
 
-    def _measure_exactly(self, cut: int, base: Arrays, changed: Arrays) -> T:
+    def _measure_exactly(
+        self, cut: int, base: Arrays, changed: Arrays, reference: _Once[Measure[T]]
+    ) -> T:
         """Measure through the unoptimized jump, against the float baseline through the same."""
-        with self._exact_lock:
-            if cut not in self._exact_measures:
-                outputs = self._exact_jumps(cut, base, self._names)
-                self._exact_measures[cut] = self._judge(outputs)
-        outputs = self._exact_jumps(cut, {**base, **changed}, self._names)
-        return self._exact_measures[cut](outputs)
+        measure = reference.get(lambda: self._judge(self._exact_jumps(cut, base, self._names)))
+        return measure(self._exact_jumps(cut, {**base, **changed}, self._names))
 
     def _carry(
         self, variant: Variant, overlay: Arrays, base: Arrays, stretch: tuple[int, int]
