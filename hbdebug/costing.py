@@ -37,10 +37,10 @@ _FED_PER_BYTE = 2e-10  # seconds per byte of a weight that is fed: it comes from
 # What only the expected time counts, because it is the same wherever the graph is cut. Seconds on
 # one core, measured as those of `hbdebug.plan` were; ``benchmarks/eta.py`` shows how right they
 # are.
-_PER_EVALUATION = 4e-4
-_PER_STEP = 1.2e-5
-_PER_QUANTIZED = 2e-9  # an element that a point quantizes
-_PER_MEASURED = 2e-9  # an element of an output that is measured
+_PER_EVALUATION = 5e-4
+_PER_STEP = 5e-6
+_PER_QUANTIZED = 4e-9  # an element that a point quantizes
+_PER_MEASURED = 4e-9  # an element of an output that is measured
 
 
 class Costing:

@@ -65,8 +65,9 @@ jumps, where they are needed; or, in a search in integers, for trails. An eighth
 float tensors of two stretches, and for what evaluations carry over and work on.
 """
 
-# Share of the work that threads do one after the other, because Python runs one at a time.
-_SERIAL = 0.25
+# Share of the work that threads do one after the other: Python runs one at a time, and all wait for
+# the same memory.
+_SERIAL = 0.35
 # More samples would pay for still more jumps, little time for a session's memory each.
 _SAMPLES_PLANNED = 8
 _MARKS = 16  # parts of a walk in integers, between which it can be taken up again

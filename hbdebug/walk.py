@@ -43,6 +43,7 @@ DEFAULT_KEPT = 1 << 28
 
 # A session takes some 50 KiB itself; what holds less in constants is not counted.
 _LIGHT = 1 << 16
+_TIMED = 2  # runs of a step whose time is taken
 _COPIES = 2  # of its constants that a session may hold: as they came, and as its kernels want them
 
 
@@ -248,15 +249,13 @@ class Walker:
         return values if feeds is None else feeds
 
     def _timed(self, index: int, values: Mapping[str, NDArray[Any]]) -> tuple[Arrays, float]:
-        """Run a step in float, and say how long it takes when nothing disturbs it."""
+        """Run a step in float, and say how long it takes."""
         # The first run makes the session and fills its caches, which no later one does.
         self.execute(index, values, FLOAT)
-        taken = []
-        for _ in range(2):
-            started = time.perf_counter()
+        started = time.perf_counter()
+        for _ in range(_TIMED):
             made = self.execute(index, values, FLOAT)
-            taken.append(time.perf_counter() - started)
-        return made, min(taken)
+        return made, (time.perf_counter() - started) / _TIMED
 
     def _fed_weight(self, name: str, assignment: Assignment) -> NDArray[Any]:
         """Return what a point on a shared constant gives, from what is kept if it was quantized."""

@@ -116,7 +116,7 @@ def test_three_gigabytes_of_weights_are_in_memory_once(tmp_path):
 
     assert record["complete"]
     assert len(record["nodes"]) == 48
-    assert all(node["alone"]["values"]["sqnr_db"] is not None for node in record["nodes"])
+    assert all(0 < node["alone"]["sqnr_db"] < 60 for node in record["nodes"])
     assert peak < 3 * 1024 + 512 + FIXED + run(_BASELINE, _without_data(path))
 
 
