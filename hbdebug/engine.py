@@ -335,6 +335,7 @@ class Engine:
         rounds = split_rounds(carried, self.memory // 8)
         together, each = self._needs(boundaries, carried)
         references = self._costing.pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
+        references += len(cuts) * self._costing.reference_seconds
         return Schedule(
             cuts=cuts,
             boundaries=boundaries,
