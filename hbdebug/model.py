@@ -61,6 +61,8 @@ class Node:
             only inside start with the node's name and a slash.
         quick: Stock ONNX operators that compute the same but for float32 rounding, and faster;
             for where nothing behind the node is quantized. Empty when ``body`` is as fast.
+        inside: The nodes that run inside of this one and are no steps of their own, with the
+            reason: those of its subgraphs, and those that it was joined with.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Node:
     attributes: Mapping[str, Any]
     body: tuple[Op, ...]
     quick: tuple[Op, ...] = ()
+    inside: tuple[NotAnalysed, ...] = ()
 
     def reading(self, names: Mapping[str, str]) -> Node:
         """Return the node reading other tensors, its body included.
@@ -145,6 +148,8 @@ class QuantModel:
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
         warnings: What about the float form of its operators the user should know.
+        renamed: Node or point -> its name in the file, perhaps empty, where several have that.
+        dtypes: Tensor -> dtype name, as far as the file states it.
     """
 
     path: str
@@ -158,6 +163,8 @@ class QuantModel:
     constants: Mapping[str, NDArray[np.generic]]
     skipped: tuple[NotAnalysed, ...] = ()
     warnings: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -7,6 +7,7 @@ import platform
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.journal import Journal
+from hbdebug.analysis.nonfinite import note_on_samples
+from hbdebug.analysis.outputs import real_outputs
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
     Request,
@@ -149,6 +152,8 @@ def sensitivity(
         notes: tuple[str, ...] = ()
     else:
         measured, notes = measurable(whole)
+    measured, said = real_outputs(measured, partial(_dtypes, measured, stream, provider))
+    notes += said
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
     engine = Engine(
@@ -190,6 +195,8 @@ def sensitivity(
         whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
+    if ranking.broken:
+        notes += (note_on_samples(engine, stream, ranking.broken),)
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
@@ -212,6 +219,12 @@ def sensitivity(
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str]:
+    """Return tensor -> dtype name of a float run on the first sample."""
+    profile = Engine(model, jobs=1, provider=provider).profile(next(ceilings.inputs_of(samples)))
+    return {name: dtype for name, (dtype, _) in profile.specs.items()}
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:

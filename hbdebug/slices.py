@@ -328,6 +328,10 @@ def _passthrough(point: Point, shape: tuple[int, ...], graph: onnx.GraphProto) -
 
 
 def _tensor(name: str, array: NDArray[Any]) -> onnx.TensorProto:
+    if array.dtype.kind in "OSU":
+        strings = [item if isinstance(item, bytes) else str(item).encode() for item in array.flat]
+        kind = onnx.TensorProto.STRING
+        return onnx.TensorProto(name=name, data_type=kind, dims=array.shape, string_data=strings)
     return onnx.TensorProto(
         name=name,
         data_type=_element_type(array.dtype.name, name),

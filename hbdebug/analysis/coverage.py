@@ -41,6 +41,8 @@ _HANDS_ON = frozenset(
 
 _SELECTOR = "HzFilter"
 
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
 _FUSING = frozenset({"Relu", "Clip", "Add", "Conv", "ConvTranspose"})
 
 FUSED = "fused into the node in front of it: no point between them"
@@ -48,6 +50,7 @@ RUNS_IN_FLOAT = "runs in float: no point on its inputs"
 INTEGER_TYPED = "integer-typed: computes no real numbers"
 SELECTS = "selects candidates: its outputs vary in length from run to run"
 DEAD_END = "does not reach the measured outputs"
+CONTROL_FLOW = "control flow: runs in float as a whole, with what is inside of it"
 
 # Reasons that the coverage line states in fewer words.
 _SHORT = {
@@ -56,6 +59,7 @@ _SHORT = {
     INTEGER_TYPED: "integer-typed",
     SELECTS: "select candidates",
     DEAD_END: "do not reach the measured outputs",
+    CONTROL_FLOW: "run as a whole",
 }
 
 
@@ -130,6 +134,7 @@ def cover(
         else:
             reason = _reason(model, node, points, dtypes)
             left_out.append(NotAnalysed(name=node.name, op_type=node.op_type, reason=reason))
+        left_out += node.inside
     if whole is not None:
         left_out += [
             NotAnalysed(
@@ -186,6 +191,8 @@ def _reason(
         return SELECTS
     if points:
         return points[0].reason
+    if node.op_type in _CONTROL_FLOW:
+        return CONTROL_FLOW
     known = [dtypes[name] for name in (*node.inputs, *node.outputs) if name in dtypes]
     if known and not any(name.startswith(("float", "bfloat")) for name in known):
         return INTEGER_TYPED
@@ -215,7 +222,7 @@ def coverage_line(noun: str, analysed: int, left_out: Sequence[NotAnalysed]) -> 
 
 def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     """List every point and node of a model, without running it."""
-    coverage = cover(model, {})
+    coverage = cover(model, model.dtypes)
     reasons = {item.name: item.reason for item in coverage.not_analysed}
     points = []
     for point in model.points:
@@ -223,6 +230,7 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
         points.append(
             ListedPoint(
                 name=point.name,
+                name_in_file=model.renamed.get(point.name, point.name),
                 role=point.role,
                 dtype="" if params is None else params.dtype,
                 granularity=granularity(point),
@@ -237,6 +245,7 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     nodes = [
         ListedNode(
             name=node.name,
+            name_in_file=model.renamed.get(node.name, node.name),
             op_type=node.op_type,
             points=tuple(point.name for point in coverage.node_points.get(node.name, ())),
             analysed=node.name in coverage.node_points,
@@ -246,9 +255,14 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     ]
     nodes += [
         ListedNode(
-            name=item.name, op_type=item.op_type, points=(), analysed=False, reason=item.reason
+            name=item.name,
+            name_in_file=model.renamed.get(item.name, item.name),
+            op_type=item.op_type,
+            points=(),
+            analysed=False,
+            reason=item.reason,
         )
-        for item in model.skipped
+        for item in (*model.skipped, *(item for node in model.nodes for item in node.inside))
     ]
     return ModelListing(
         hbdebug_version=hbdebug.__version__,
@@ -274,6 +288,11 @@ def largest_threshold(points: Sequence[Point]) -> float | None:
         if point.params is not None and point.params.threshold.size
     ]
     return max(found, default=None)
+
+
+def answers_to(model: QuantModel, name: str) -> tuple[str, ...]:
+    """Return the names by which a user may select a node or point: ours, and the file's."""
+    return tuple(dict.fromkeys(filter(None, (name, model.renamed.get(name, "")))))
 
 
 def consumer_names(model: QuantModel, point: Point) -> tuple[str, ...]:

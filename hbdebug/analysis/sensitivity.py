@@ -10,6 +10,7 @@ import numpy as np
 
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import (
+    answers_to,
     consumer_names,
     cover,
     coverage_line,
@@ -104,6 +105,7 @@ class Ranking:
         coverage: The coverage line.
         complete_samples: Number of samples on which everything was measured.
         interrupted: Whether the run was stopped early.
+        broken: Indices of the samples on which the float model gives NaN or infinity.
     """
 
     nodes: tuple[NodeResult, ...]
@@ -112,6 +114,7 @@ class Ranking:
     coverage: str
     complete_samples: int
     interrupted: bool
+    broken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +176,9 @@ def cut_off(model: QuantModel, node_name: str, *, counted: bool = False) -> Quan
             or "`hbdebug info MODEL` lists the nodes.",
         )
     outputs = tuple(
-        TensorSpec(name=name, dtype="float32", shape=()) for name in node.outputs if name
+        TensorSpec(name=name, dtype=model.dtypes.get(name, "float32"), shape=())
+        for name in node.outputs
+        if name
     )
     part = model.upto(outputs)
     if not counted:
@@ -327,6 +332,7 @@ def _ranking(
     model: QuantModel, request: Request, plan: _Plan, scores: Scores, *, interrupted: bool
 ) -> Ranking:
     """Put what was measured in order."""
+    broken = tuple(int(index) for index in np.flatnonzero(scores.broken))
     scores, complete = _usable(scores)
     measured = [item for item in plan.items if scores.done[item.alone].any()]
     order, bounds, tied = _order(scores, measured, request)
@@ -350,6 +356,7 @@ def _ranking(
         coverage=coverage_line(_NOUNS[request.kind], len(measured), left_out),
         complete_samples=complete,
         interrupted=interrupted,
+        broken=broken,
     )
 
 
@@ -424,7 +431,7 @@ def _selected_nodes(model: QuantModel, coverage: Coverage, request: Request) -> 
             "no node has a point that is switched on", where=model.path, hint="Nothing to rank."
         )
     return select(
-        {name: (name,) for name in coverage.node_points},
+        {name: answers_to(model, name) for name in coverage.node_points},
         {name: (model.node_by_name[name].op_type,) for name in coverage.node_points},
         patterns=request.nodes,
         ops=request.ops,
@@ -443,7 +450,14 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
         name: [node for node, _ in model.consuming_nodes(point)] for name, point in points.items()
     }
     chosen = select(
-        {name: (name, *(node.name for node in consumers[name])) for name in points},
+        {
+            name: tuple(
+                answer
+                for item in (name, *(node.name for node in consumers[name]))
+                for answer in answers_to(model, item)
+            )
+            for name in points
+        },
         {name: tuple(node.op_type for node in consumers[name]) for name in points},
         patterns=request.nodes,
         ops=request.ops,
@@ -478,7 +492,8 @@ def _order(
 
     # Sorting is stable, so that equals stay in graph order.
     order = sorted(range(len(items)), key=key)
-    means = resampled_means(values, request.seed)
+    # A sample without a float result says nothing about anybody.
+    means = resampled_means(values[:, ~scores.broken], request.seed)
     return order, intervals(means, len(items)), ties(means, order)
 
 

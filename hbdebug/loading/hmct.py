@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 
 from hbdebug.errors import ModelError, UnsupportedError
-from hbdebug.loading import protobuf
+from hbdebug.loading import opaque, protobuf
 from hbdebug.loading.body import Body
+from hbdebug.loading.checks import check_ends
 from hbdebug.loading.graph import in_order, leave_out, some
+from hbdebug.loading.names import nodes_inside, unique_names
 from hbdebug.loading.operators import HORIZON, LOWERINGS
 from hbdebug.loading.points import float_point, read_point
 from hbdebug.loading.tensors import CALIBRATION, Tensors
@@ -45,6 +47,8 @@ INTEGER_PREFIXES = (
 
 STOCK_DOMAINS = ("", "com.microsoft")
 """Domains whose operators ONNX Runtime brings along."""
+
+_QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear"})
 
 # The only opset that the vendor writes; counts where a model consists of its operators alone.
 _DEFAULT_OPSET = 11
@@ -111,6 +115,7 @@ class Reader:
         self._tensors = Tensors(file.proto.graph)
         self._unknown_steps: list[_Unknown] = []
         self._unknown_points: list[_Unknown] = []
+        self._warnings: list[str] = []
 
     def read(self, *, skip_unsupported: bool) -> QuantModel:
         """Return the model.
@@ -120,9 +125,13 @@ class Reader:
             ModelError: It contradicts itself.
         """
         graph = self._file.proto.graph
+        check_ends(graph)
         protos = self._without_constant_nodes()
         steps: list[Step] = []
-        for name, proto in zip(_unique_names(protos), protos, strict=True):
+        names, renamed = unique_names(protos)
+        if renamed:
+            self._warnings.append(_on_names(renamed))
+        for name, proto in zip(names, protos, strict=True):
             read = self._point if proto.op_type == CALIBRATION else self._node
             steps.append(read(name, proto))
         unknown = self._unknown_steps + self._unknown_points
@@ -132,6 +141,16 @@ class Reader:
         inputs = tuple(
             protobuf.tensor_spec(info) for info in graph.input if info.name not in constants
         )
+        ordered = in_order(steps, [spec.name for spec in inputs], constants)
+        outputs = tuple(protobuf.tensor_spec(info) for info in graph.output)
+        skipped: tuple[NotAnalysed, ...] = ()
+        kinds = opaque.not_arrays(graph, constants)
+        if kinds:
+            joined = opaque.join(ordered, kinds, [spec.name for spec in outputs], constants)
+            ordered = in_order(joined.steps, [spec.name for spec in inputs], constants)
+            outputs = tuple(self._tensors.spec(name) for name in joined.outputs)
+            skipped = joined.skipped
+            self._warnings += joined.notes
         model = self.record(
             path=self._file.path,
             sha256=self._file.sha256,
@@ -139,9 +158,13 @@ class Reader:
             producer=protobuf.producer(self._file.proto),
             opset=self._opset,
             inputs=inputs,
-            outputs=tuple(protobuf.tensor_spec(info) for info in graph.output),
-            steps=in_order(steps, [spec.name for spec in inputs], constants),
+            outputs=outputs,
+            steps=ordered,
             constants=constants,
+            skipped=skipped,
+            renamed=renamed,
+            dtypes=self._tensors.dtypes,
+            warnings=tuple(self._warnings),
         )
         _check_outputs(model)
         return self._without_unknown(model) if unknown else model
@@ -193,7 +216,18 @@ class Reader:
             attributes=attributes,
             body=body,
             quick=quick,
+            inside=self._inside(name, proto),
         )
+
+    def _inside(self, name: str, proto: onnx.NodeProto) -> tuple[NotAnalysed, ...]:
+        """Return the nodes of a node's subgraphs, and say so where they quantize."""
+        inside = tuple(nodes_inside(name, proto))
+        if any(item.op_type in _QUANTIZING for item in inside):
+            self._warnings.append(
+                f"{name} ({proto.op_type}) quantizes inside of its subgraph; that stays so in "
+                "every run, the float baseline included"
+            )
+        return inside
 
     def lowered(
         self, name: str, proto: onnx.NodeProto, domain: str, attributes: Mapping[str, Any]
@@ -268,7 +302,7 @@ class Reader:
             model,
             steps=remainder.steps,
             outputs=tuple(outputs),
-            skipped=(*remainder.skipped, *in_float),
+            skipped=(*model.skipped, *remainder.skipped, *in_float),
         )
 
 
@@ -320,33 +354,33 @@ def _exists(op_type: str, opset: int) -> bool:
 def _constant_value(node: onnx.NodeProto) -> NDArray[np.generic]:
     """Return the value of a Constant node, whichever attribute holds it."""
     for name, value in protobuf.attributes(node).items():
-        if name == "value":
+        if name in ("value", "sparse_value") and isinstance(value, np.ndarray):
             array: NDArray[np.generic] = value
             return array
         if name in ("value_float", "value_floats"):
             return np.asarray(value, np.float32)
         if name in ("value_int", "value_ints"):
             return np.asarray(value, np.int64)
-    raise UnsupportedError(
-        "its value is no tensor and no number", where=f"Constant node {node.name or node.output[0]}"
+        if name in ("value_string", "value_strings"):
+            return np.asarray(value, object)
+    raise ModelError(
+        "it has no value", where=f"Constant node {node.name or ', '.join(node.output)}"
     )
 
 
-def _unique_names(protos: Sequence[onnx.NodeProto]) -> list[str]:
-    """Return the nodes' names; one that is empty or repeated is told apart by its position."""
-    taken = {proto.name for proto in protos}
-    seen: set[str] = set()
-    names = []
-    for index, proto in enumerate(protos):
-        name = proto.name
-        if not name or name in seen:
-            name = f"{name or proto.op_type}_{index}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        seen.add(name)
-        names.append(name)
-    return names
+def _on_names(renamed: Mapping[str, str]) -> str:
+    """Say how nodes are called that have no name of their own."""
+    nameless = sum(not name for name in renamed.values())
+    common = sorted({name for name in renamed.values() if name})
+    said = []
+    if nameless:
+        said.append(f"{nameless} have no name and are called <operator>:<output>")
+    if common:
+        said.append(
+            f"{len(renamed) - nameless} share their names ({some(common)}) and are called "
+            "<name>:<output>"
+        )
+    return f"names of nodes in the file: {'; '.join(said)}"
 
 
 def _unsupported(unknown: Sequence[_Unknown], hint: str) -> UnsupportedError:
