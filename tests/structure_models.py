@@ -401,3 +401,49 @@ def tied_weights() -> onnx.ModelProto:
     flat = b.node("Reshape", [y, b.constant("flat", np.array([1, -1]))], "flatten")
     b.output(flat)
     return b.proto()
+
+
+def vendors_operators() -> onnx.ModelProto:
+    """Operators of the vendor's domain, some with attributes."""
+    b = CalibratedModel()
+    x = b.input("x", (1, 4, 6, 6))
+    y = b.hz("HzSwish", [b.point(x)], "swish")
+    y = b.hz("HzHardSwish", [y], "hard")
+    y = b.hz("HzChannelShuffle", [y], "shuffle", group=2)
+    y = b.hz("HzGelu", [b.point(y, dtype="int16")], "gelu", approximate="tanh")
+    y = b.hz("HzRsqrt", [b.node("Exp", [y], "exp")], "rsqrt", epsilon=0.1)
+    grid = b.constant("grid", np.zeros((1, 6, 6, 2), np.float32))
+    y = b.hz("GridSample", [b.point(y), grid], "sample", mode="bilinear", padding_mode="zeros")
+    y = b.hz("HzMish", [y], "mish")
+    value = b.constant("value", np.zeros(1, np.float32))
+    y = b.hz("HzPad", [y, value], "pad", pads=[0, 0, 1, 1, 0, 0, 1, 1], mode="constant")
+    y = b.hz("HzSpaceToDepth", [y], "deep", block_height=2, block_width=2, data_format="NCHW")
+    weight = b.constant("colours", b.random.normal(0, 0.3, (16, 16, 1, 1)).astype(np.float32))
+    bias = b.constant("shift", np.zeros(16, np.float32))
+    y = b.hz("HzPreprocess", [y, weight, bias], "colour", channel_group=1, data_format="NCHW")
+    sizes = b.constant("sizes", np.array([1, 16, 6, 6]))
+    nothing = b.constant("nothing", np.zeros(0, np.float32))
+    y = b.hz("HzResize11", [y, nothing, nothing, sizes], "resize", mode="linear")
+    y = b.hz("HzSoftmax", [y], "soft", axis=1)
+    step, zero = b.constant("step", np.float32(0.1)), b.constant("zero", np.int8(0))
+    y = b.hz("HzDequantize", [b.hz("HzQuantize", [y, step, zero], "q", bits=8), step, zero], "dq")
+    y = b.conv(y, (16, 3), "head")
+    b.output(y)
+    b.output(b.hz("HzFilter", [y], "filter", idx_range=[0, 2], threshold=0.1))
+    return b.proto()
+
+
+def sparse_and_constants() -> onnx.ModelProto:
+    """A sparse initializer and Constant nodes of several forms."""
+    b = CalibratedModel(opset=13)
+    x = b.input("x", (2, 3))
+    y = b.node("Add", [b.point(x), "sparse"], "add")
+    y = b.node("Mul", [y, b.node("Constant", [], "two", value_float=2.0)], "mul")
+    y = b.node("Reshape", [y, b.node("Constant", [], "flat", value_ints=[1, 6])], "flatten")
+    b.node("Constant", [], "word", value_string="unread")
+    b.output(b.node("Relu", [b.point(y)], "relu"))
+    proto = b.proto()
+    values = helper.make_tensor("sparse", FLOAT, [2], [7.0, 8.0])
+    indices = helper.make_tensor("indices", INT64, [2], [1, 5])
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
+    return proto

@@ -53,6 +53,18 @@ _QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "DequantizeL
 # The only opset that the vendor writes; counts where a model consists of its operators alone.
 _DEFAULT_OPSET = 11
 
+# Attributes of Constant -> their type, and the dtype of the constant.
+_VALUES: Mapping[str, tuple[int, type]] = {
+    "value": (onnx.AttributeProto.TENSOR, np.generic),
+    "sparse_value": (onnx.AttributeProto.SPARSE_TENSOR, np.generic),
+    "value_float": (onnx.AttributeProto.FLOAT, np.float32),
+    "value_floats": (onnx.AttributeProto.FLOATS, np.float32),
+    "value_int": (onnx.AttributeProto.INT, np.int64),
+    "value_ints": (onnx.AttributeProto.INTS, np.int64),
+    "value_string": (onnx.AttributeProto.STRING, object),
+    "value_strings": (onnx.AttributeProto.STRINGS, object),
+}
+
 _SKIP_HINT = (
     "--skip-unsupported (skip_unsupported=True) leaves out what is not known, with all that "
     "depends on it, and lists it."
@@ -237,6 +249,8 @@ class Reader:
         Raises:
             UnsupportedError: The operator, or something about it, is not known.
         """
+        if not proto.output or not proto.output[0]:
+            raise UnsupportedError(f"{proto.op_type} without its first output is not known")
         lowering = LOWERINGS.get((domain, proto.op_type))
         if lowering is None:
             raise UnsupportedError(f"operator {proto.op_type} of domain {domain} is not known")
@@ -353,19 +367,15 @@ def _exists(op_type: str, opset: int) -> bool:
 
 def _constant_value(node: onnx.NodeProto) -> NDArray[np.generic]:
     """Return the value of a Constant node, whichever attribute holds it."""
+    where = f"Constant node {node.name or ', '.join(node.output)}"
+    if len(node.output) != 1 or not node.output[0]:
+        raise ModelError(f"it has {len(node.output)} outputs", where=where)
+    kinds = {attribute.name: attribute.type for attribute in node.attribute}
     for name, value in protobuf.attributes(node).items():
-        if name in ("value", "sparse_value") and isinstance(value, np.ndarray):
-            array: NDArray[np.generic] = value
-            return array
-        if name in ("value_float", "value_floats"):
-            return np.asarray(value, np.float32)
-        if name in ("value_int", "value_ints"):
-            return np.asarray(value, np.int64)
-        if name in ("value_string", "value_strings"):
-            return np.asarray(value, object)
-    raise ModelError(
-        "it has no value", where=f"Constant node {node.name or ', '.join(node.output)}"
-    )
+        kind, dtype = _VALUES.get(name, (onnx.AttributeProto.UNDEFINED, object))
+        if kinds[name] == kind:
+            return value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
+    raise ModelError("it has no value", where=where)
 
 
 def _on_names(renamed: Mapping[str, str]) -> str:
