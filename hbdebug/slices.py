@@ -55,6 +55,16 @@ _ELEMENT_TYPES = {
 }
 
 
+# Operators whose output is as long for other sizes, if they are given sizes and constants.
+_HANDS_SIZES_ON = frozenset(
+    {
+        *("Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Identity", "Max"),
+        *("Min", "Mul", "Neg", "ReduceProd", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze"),
+        "Where",
+    }
+)
+
+
 class Runner:
     """One ONNX Runtime session with fixed outputs.
 
@@ -95,6 +105,7 @@ class Slicer:
         self._protos: dict[tuple[str, bool], list[onnx.NodeProto]] = {}
         self._wanted = {name for step in model.steps for name in step.inputs}
         self._wanted.update(spec.name for spec in model.outputs)
+        self._sizes = _tensors_of_sizes(model)
 
     def node(
         self,
@@ -177,9 +188,9 @@ class Slicer:
         inputs = tuple(name for name in fed if name in used)
         for name in inputs:
             dtype, shape = specs[name]
-            graph.input.append(
-                _value_info(name, dtype, shape if fixed_shapes else (None,) * len(shape))
-            )
+            # ONNX takes an open length of a Resize's sizes for 0.
+            fixed = fixed_shapes or name in self._sizes
+            graph.input.append(_value_info(name, dtype, shape if fixed else (None,) * len(shape)))
         made = {name for step in steps[start:] for name in step.outputs}
         outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
@@ -304,6 +315,18 @@ def _node_proto(op: Op) -> onnx.NodeProto:
 
 def _ops_of(node: Node, *, quick: bool) -> tuple[Op, ...]:
     return node.quick or node.body if quick else node.body
+
+
+def _tensors_of_sizes(model: QuantModel) -> frozenset[str]:
+    """Return the tensors that hold sizes: as many in every run, whatever the sizes are."""
+    found: set[str] = set()
+    for node in model.nodes:
+        read = [name for name in node.inputs if name and name not in model.constants]
+        if node.op_type in {"Shape", "Size"} or (
+            read and node.op_type in _HANDS_SIZES_ON and found.issuperset(read)
+        ):
+            found.update(node.outputs)
+    return frozenset(found)
 
 
 def _reads(step: Step, *, quick: bool) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ def inline_functions(model: onnx.ModelProto) -> None:
     if not model.functions:
         return
     inliner = _Inliner(model)
+    if inliner.count(model.graph.node) > _MOST_NODES:
+        raise ModelError(f"its functions stand for more than {_MOST_NODES} nodes")
     inliner.expand_graph(model.graph)
     del model.functions[:]
 
@@ -61,7 +63,28 @@ class _Inliner:
                 model.opset_import.add(domain="", version=self._opset)
         self._taken = set(_tensor_names(model.graph))
         self._calls: list[Key] = []
-        self._made = 0
+        self._sizes: dict[Key, int] = {}
+
+    def count(self, nodes: Iterable[onnx.NodeProto]) -> int:
+        """Count the nodes that some nodes stand for, and find functions that call themselves."""
+        total = 0
+        for node in nodes:
+            key = _key(node.domain, node.op_type, node)
+            inside = sum(self.count(graph.node) for graph in _graphs(node))
+            total += inside + (self._size(key) if key in self._functions else 1)
+        return total
+
+    def _size(self, key: Key) -> int:
+        if key not in self._sizes:
+            function = self._functions[key]
+            if key in self._calls:
+                raise ModelError(f"function {function.name} of {function.domain} calls itself")
+            if len(self._calls) >= _DEEPEST:
+                raise ModelError(f"its functions are nested more than {_DEEPEST} deep")
+            self._calls.append(key)
+            self._sizes[key] = self.count(function.node)
+            self._calls.pop()
+        return self._sizes[key]
 
     def expand_graph(self, graph: onnx.GraphProto) -> None:
         """Expand the calls in a graph and in the graphs inside of it."""
@@ -83,21 +106,12 @@ class _Inliner:
         key = _key(node.domain, node.op_type, node)
         function = self._functions.get(key)
         if function is None:
-            self._made += 1
-            if self._made > _MOST_NODES:
-                raise ModelError(f"its functions stand for more than {_MOST_NODES} nodes")
             for graph in _graphs(node):
                 self.expand_graph(graph)
             yield node
             return
-        if key in self._calls:
-            raise ModelError(f"function {function.name} of {function.domain} calls itself")
-        if len(self._calls) >= _DEEPEST:
-            raise ModelError(f"its functions are nested more than {_DEEPEST} deep")
-        self._calls.append(key)
         for inner in self._body(node, function):
             yield from self._expand(inner)
-        self._calls.pop()
 
     def _body(self, call: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
         """Yield a function's nodes, reading and writing the tensors of one call of it."""

@@ -186,7 +186,8 @@ class Reader:
         others = []
         for node in self._file.proto.graph.node:
             if node.op_type == "Constant" and domain_of(node, self._opset) == "":
-                self._tensors.add_constants({node.output[0]: _constant_value(node)})
+                value = _constant_value(node)
+                self._tensors.add_constants({node.output[0]: value})
             else:
                 others.append(node)
         return others
