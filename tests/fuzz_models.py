@@ -4,7 +4,7 @@
 
 Input number N is always the same: a small model, changed at some places by a generator seeded
 with N, in its structure (messages and fields, by protobuf's own reflection) or in its bytes. It is
-read as a file and, where it loads, walked once in float on a small sample.
+read as a file and, where it loads, walked once in float on a small sample; every fifth is analysed.
 
 Everything runs in child processes with a memory limit, because what ONNX Runtime does with a
 hostile model cannot be caught: where a child dies or does not answer, the input is reported with
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -37,12 +38,15 @@ import onnx
 from hbdebug.errors import HbdebugError
 from hbdebug.loading import load_to_run
 from hbdebug.model import IntegerModel
+from hbdebug.pipeline import info, sensitivity
 from hbdebug.slices import Slicer
 from hbdebug.walk import Walker
 from tests import integer_models, models, structure_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hbdebug.model import QuantModel
 
 ROOT = Path(__file__).parent.parent
 
@@ -279,13 +283,14 @@ def _scalar(entry: Any, old: Any, draw: random.Random) -> Any:
 # What is done with it, in a child.
 
 
-def try_one(path: Path, say: Any, *, skip: bool = False) -> str:
+def try_one(path: Path, say: Any, *, skip: bool = False, analyse: bool = False) -> str:
     """Load a file and walk it; return what came of it.
 
     Args:
         path: The file.
         say: Called with the phase that begins.
         skip: Whether what is not known may be left out.
+        analyse: Whether nodes are ranked and a suggestion is searched, too.
 
     Raises:
         Exception: Anything that is not ours is a fault.
@@ -299,22 +304,39 @@ def try_one(path: Path, say: Any, *, skip: bool = False) -> str:
         return f"refused: {type(error).__name__}"
     if isinstance(model, IntegerModel):
         return "loaded; runs in integers"
-    random_numbers = np.random.default_rng(0)
-    inputs = {}
-    for spec in model.inputs:
-        shape = tuple(3 if size is None else size for size in spec.shape)
-        elements = 1
-        for size in shape:
-            elements *= size
-        if elements > _MOST_ELEMENTS or spec.dtype in {"unknown", "object", "bytes_"}:
-            return "loaded; no sample of it can be made"
-        inputs[spec.name] = np.asarray(random_numbers.normal(0, 1, shape)).astype(spec.dtype)
+    sample = _sample(model)
+    if sample is None:
+        return "loaded; no sample of it can be made"
     say("walk")
     try:
-        Walker(model, Slicer(model)).baseline(inputs)
+        Walker(model, Slicer(model)).baseline(sample)
     except HbdebugError as error:
         return f"loaded; not run: {type(error).__name__}"
-    return "loaded and run"
+    if not analyse:
+        return "loaded and run"
+    say("analysis")
+    return _analyse(model, sample, Path(tempfile.mkdtemp(dir=path.parent)))
+
+
+def _sample(model: QuantModel) -> dict[str, np.ndarray] | None:
+    """Return random inputs; None where they would be large, or of no type that NumPy has."""
+    random_numbers = np.random.default_rng(0)
+    sample = {}
+    for spec in model.inputs:
+        shape = tuple(3 if size is None else size for size in spec.shape)
+        if math.prod(shape) > _MOST_ELEMENTS or spec.dtype in {"unknown", "object", "bytes_"}:
+            return None
+        sample[spec.name] = np.asarray(random_numbers.normal(0, 1, shape)).astype(spec.dtype)
+    return sample
+
+
+def _analyse(model: QuantModel, sample: dict[str, np.ndarray], folder: Path) -> str:
+    try:
+        info(model)
+        sensitivity(model, models.save_samples(folder, [sample, sample]), jobs=1, target=0.9)
+    except HbdebugError as error:
+        return f"run; not analysed: {type(error).__name__}"
+    return "analysed"
 
 
 def _child(first: int, stop: int, step: int) -> None:
@@ -330,7 +352,7 @@ def _child(first: int, stop: int, step: int) -> None:
             say("make")
             path.write_bytes(mutant(number))
             try:
-                outcome = try_one(path, say, skip=number % 3 == 0)
+                outcome = try_one(path, say, skip=number % 3 == 0, analyse=number % 5 == 0)
             except Exception:  # noqa: BLE001 - what must not happen
                 outcome = "FAULT " + traceback.format_exc(limit=-6)
             print(json.dumps([number, "done", outcome]), flush=True)  # noqa: T201 - likewise
@@ -346,7 +368,7 @@ class Report:
     Attributes:
         outcomes: Outcome -> how many.
         faults: Input number -> traceback, or what became of the child, while loading.
-        deaths: Input number -> what became of the child in the walk.
+        deaths: Input number -> what became of the child in the walk, or later.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -416,7 +438,7 @@ def _watch(report: Report, first: int, stop: int, step: int) -> int:
         child.kill()
         code = child.wait()
     what = f"no answer for {SECONDS} s" if not ready else f"ended with {code}"
-    found = report.deaths if phase == "walk" else report.faults
+    found = report.deaths if phase in {"walk", "analysis"} else report.faults
     found[number] = f"in the {phase} phase: {what}"
     report.outcomes[f"died in the {phase} phase"] += 1
     return number

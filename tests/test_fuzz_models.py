@@ -14,6 +14,7 @@ def assert_clean(report, count, record_property):
     assert report.count == count
     # A mutation that always, or never, leaves a model would try little.
     assert report.outcomes["loaded and run"] > count / 10
+    assert report.outcomes["analysed"] > count / 50
     assert report.outcomes["refused: ModelError"] > count / 10
 
 

@@ -142,8 +142,7 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     elif isinstance(value, list):
         if kind == "strs":
             return tuple(str(item) for item in value)
-        # ONNX lists are all of one type.
-        if not isinstance(value[0] if value else 0, (str, bytes)):
+        if all(isinstance(item, (int, float)) for item in value):
             return np.array(value, np.float64)
     raise UnsupportedError(
         f"attribute {name} of HzCalibration is {value!r:.60}, which is no {kind.rstrip('s')}"

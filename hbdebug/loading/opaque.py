@@ -41,6 +41,7 @@ _MAKE_SEQUENCES = frozenset(
 _GIVE_NUMBERS = frozenset(
     {
         "ConcatFromSequence",
+        "DequantizeLinear",
         "Equal",
         "OptionalHasElement",
         "RegexFullMatch",
@@ -62,7 +63,8 @@ _GIVE_OTHERS = _MAKE_SEQUENCES | _WITH_GRAPHS | {"Cast", "Optional", "OptionalGe
 _NO_NUMPY = {
     number: f"of type {name.lower()}"
     for name, number in onnx.TensorProto.DataType.items()
-    if name == "STRING" or name.startswith(("BFLOAT", "FLOAT8", "FLOAT4", "INT2", "UINT2"))
+    if name == "STRING"
+    or name.startswith(("BFLOAT", "FLOAT8", "FLOAT4", "INT4", "INT2", "UINT4", "UINT2"))
 }
 _STRING = _NO_NUMPY[onnx.TensorProto.STRING]
 
