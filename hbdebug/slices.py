@@ -52,6 +52,12 @@ _ELEMENT_TYPES = {
     "int64": onnx.TensorProto.INT64,
     "uint64": onnx.TensorProto.UINT64,
     "bool": onnx.TensorProto.BOOL,
+    # Constants only: no array of these types goes in or out.
+    "bfloat16": onnx.TensorProto.BFLOAT16,
+    "float8_e4m3fn": onnx.TensorProto.FLOAT8E4M3FN,
+    "float8_e4m3fnuz": onnx.TensorProto.FLOAT8E4M3FNUZ,
+    "float8_e5m2": onnx.TensorProto.FLOAT8E5M2,
+    "float8_e5m2fnuz": onnx.TensorProto.FLOAT8E5M2FNUZ,
 }
 
 

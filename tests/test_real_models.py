@@ -445,6 +445,32 @@ def test_a_sequence_among_the_inputs_is_refused_when_data_are_asked_for(tmp_path
         analysed(proto, inputs_for(build.of_sequences(), count=3), tmp_path)
 
 
+@pytest.mark.parametrize("kind", [TensorProto.BFLOAT16, TensorProto.FLOAT16])
+def test_a_type_that_numpy_lacks_is_run_inside_of_a_node(kind):
+    b = CalibratedModel(opset=13)
+    x = b.input("x", (1, 4))
+    narrow = b.node("Cast", [b.point(x)], "narrow", to=kind)
+    wide = b.node("Cast", [b.node("Identity", [narrow], "copy")], "wide", to=TensorProto.FLOAT)
+    b.initializers.append(helper.make_tensor("k", kind, [2], b"\x80\x3f" * 2, raw=True))
+    b.output(b.node("Cast", ["k"], "constant", to=TensorProto.FLOAT))
+    b.output(b.node("Relu", [b.point(wide)], "relu"))
+    proto = b.proto()
+    assert_runs_like_the_plain_model(proto, inputs_for(proto))
+    names = [node.name for node in load(proto).nodes]
+    assert ("copy" in names) == (kind == TensorProto.FLOAT16)
+
+
+def test_a_constant_among_the_outputs_is_said_and_not_measured(tmp_path):
+    proto = build.tied_weights()
+    proto.graph.output.append(build.value_info("bias", TensorProto.FLOAT, [3]))
+    result = analysed(proto, inputs_for(proto, count=3), tmp_path)
+    assert set(result.nodes[0].alone.outputs) == {"flatten_out"}
+    assert "output bias is a constant, and is not measured" in result.warnings
+    del proto.graph.output[0]
+    with pytest.raises(ModelError, match="every output of the graph is a constant"):
+        load(proto)
+
+
 # Functions.
 
 

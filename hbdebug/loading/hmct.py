@@ -163,6 +163,10 @@ class Reader:
             outputs = tuple(self._tensors.spec(name) for name in joined.outputs)
             skipped = joined.skipped
             self._warnings += joined.notes
+        fixed = [spec.name for spec in outputs if spec.name in constants]
+        if fixed:
+            outputs = tuple(spec for spec in outputs if spec.name not in constants)
+            self._warnings.append(f"output {some(fixed)} is a constant, and is not measured")
         model = self.record(
             path=self._file.path,
             sha256=self._file.sha256,
@@ -406,7 +410,9 @@ def _unsupported(unknown: Sequence[_Unknown], hint: str) -> UnsupportedError:
 
 
 def _check_outputs(model: QuantModel) -> None:
-    known = {*model.producer_of, *model.constants, *(spec.name for spec in model.inputs)}
+    if not model.outputs:
+        raise ModelError("every output of the graph is a constant")
+    known = {*model.producer_of, *(spec.name for spec in model.inputs)}
     for spec in model.outputs:
         if spec.name not in known:
             raise ModelError(f"nothing makes the graph output {spec.name!r}")
