@@ -698,6 +698,21 @@ def test_a_point_on_integers_is_refused_with_its_name():
     assert caught.value.where == "point whole_out_HzCalibration"
 
 
+def test_nodes_behind_the_last_output_are_no_obstacle(tmp_path):
+    proto = build.tied_weights()
+    last = proto.graph.output[0].name
+    for index in range(12):
+        proto.graph.node.add(op_type="Exp", name=f"dead{index}", input=[last], output=[f"d{index}"])
+        last = f"d{index}"
+    # Exact: where an optimized jump begins depends on all nodes, and so does its rounding.
+    samples = inputs_for(proto, count=3)
+    result = analysed(proto, samples, tmp_path, exact=True)
+    clean = analysed(build.tied_weights(), samples, tmp_path / "clean", exact=True)
+    assert [node.alone.values for node in result.nodes] == [
+        node.alone.values for node in clean.nodes
+    ]
+
+
 # One tensor, several readers.
 
 
