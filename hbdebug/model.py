@@ -78,9 +78,23 @@ class Node:
     def reading(self, names: Mapping[str, str]) -> Node:
         """Return the node reading other tensors, its body included.
 
+        What is inside of a subgraph goes on reading the old names: an Identity hands the new
+        tensors on under these.
+
         Args:
             names: Tensor name -> the name to read instead; others stay.
         """
+        changed = {name: names[name] for name in self.inputs if names.get(name, name) != name}
+        if self.inside and changed:
+            bridges = tuple(
+                Op(op_type="Identity", inputs=(new,), outputs=(old,))
+                for old, new in changed.items()
+            )
+            return replace(
+                self,
+                inputs=tuple(changed.get(name, name) for name in self.inputs),
+                body=(*bridges, *self.body),
+            )
 
         def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(names.get(name, name) for name in inputs)

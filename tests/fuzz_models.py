@@ -342,12 +342,16 @@ def _analyse(model: QuantModel, sample: dict[str, np.ndarray], folder: Path) -> 
 def _child(first: int, stop: int, step: int) -> None:
     """Try every ``step``-th input; one line of JSON for each phase and outcome."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    # ONNX Runtime writes to the standard output at times, which is the parent's line.
+    line = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mutant.onnx"
         for number in range(first, stop, step):
 
-            def say(phase: str, number: int = number) -> None:
-                print(json.dumps([number, phase]), flush=True)  # noqa: T201 - to the parent
+            def say(*words: str, number: int = number) -> None:
+                line.write(json.dumps([number, *words]) + "\n")
+                line.flush()
 
             say("make")
             path.write_bytes(mutant(number))
@@ -355,7 +359,7 @@ def _child(first: int, stop: int, step: int) -> None:
                 outcome = try_one(path, say, skip=number % 3 == 0, analyse=number % 5 == 0)
             except Exception:  # noqa: BLE001 - what must not happen
                 outcome = "FAULT " + traceback.format_exc(limit=-6)
-            print(json.dumps([number, "done", outcome]), flush=True)  # noqa: T201 - likewise
+            say("done", outcome)
 
 
 # The parent.

@@ -11,9 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from hbdebug.conversion import quantize
 from hbdebug.engine import Engine
 from hbdebug.errors import ModelError, UnsupportedError, UsageError
+from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
+from hbdebug.loading.integer import load_integer
 from hbdebug.metrics import METRICS
 from hbdebug.model import Assignment
 from hbdebug.pipeline import info, sensitivity
@@ -738,3 +741,31 @@ def test_initializers_that_are_inputs_too_change_nothing(tmp_path):
         proto.graph.input.append(info_of)
     result = analysed(proto, samples, tmp_path / "inputs")
     assert [node.alone for node in result.nodes] == [node.alone for node in expected.nodes]
+
+
+# In integers.
+
+
+@pytest.mark.parametrize("make", [build.conditional, build.of_sequences, build.unnamed])
+def test_a_structure_that_stays_in_float_is_written_into_the_quantized_model(make, tmp_path):
+    proto = make()
+    source, written = tmp_path / "m_calibrated_model.onnx", tmp_path / "m_quantized_model.onnx"
+    onnx.save(proto, source)
+    quantize(source, written)
+    (sample,) = inputs_for(proto)
+    calibrated = load(source)
+    expected = Engine(calibrated, jobs=1).forward(sample, Assignment.as_calibrated(calibrated))
+    found = IntegerRunner(load_integer(written)).forward(sample)
+    for name, array in found.items():
+        # One step of the largest int8 grid in these models, 2 / 127, through a small head.
+        np.testing.assert_allclose(array, expected[name], atol=2 / 127)
+
+
+@pytest.mark.parametrize("make", [build.conditional, build.of_sequences, build.of_any_rank])
+def test_a_structure_is_ranked_in_integers_and_suggested_for(make, tmp_path):
+    proto = make()
+    samples = SAMPLES["of_any_rank"] if make is build.of_any_rank else inputs_for(proto, count=3)
+    folder = save_samples(tmp_path / "calib", samples)
+    result = sensitivity(proto, folder, fidelity="integer", target=0.99999)
+    assert all(np.isfinite(node.alone.values["cosine_similarity"]) for node in result.nodes)
+    assert result.suggestion is not None
