@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal["weight", "activation"]
 
+IN_SUBGRAPH = "inside of a subgraph: runs in float as a part of its If, Loop or Scan"
+JOINED = "hands on values that are no arrays of numbers: runs as a part of the node that begins it"
+"""Why a node is no step of its own, see `Node.inside`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Op:

@@ -245,3 +245,27 @@ def test_a_file_cut_short_is_refused_by_every_command(name, share, tmp_path):
     assert done.code == 3
     assert "not a complete ONNX model" in done.err
     assert "Traceback" not in done.err
+
+
+def test_an_attribute_whose_data_lie_elsewhere_is_refused(tmp_path):
+    """ONNX would read the file that it names, relative to wherever the program was started."""
+    (tmp_path / "secret").write_bytes(np.ones(1, np.float32).tobytes())
+    b = CalibratedModel(opset=13)
+    value = helper.make_tensor("v", TensorProto.FLOAT, [1], [1.0])
+    y = b.node("Constant", [], "constant", value=value)
+    b.output(b.node("Add", [b.point(b.input("x", (1, 2))), y], "add"))
+    proto = b.proto()
+    tensor = node_of(proto, "Constant").attribute[0].t
+    tensor.ClearField("float_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=str(tmp_path / "secret"))
+    refused(proto, "tensor v lies in a file of its own")
+
+
+def test_a_tensor_of_a_subgraph_that_lies_elsewhere_is_refused():
+    proto = build.conditional()
+    tensor = node_of(proto, "If").attribute[0].g.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/hostname")
+    refused(proto, "inside of If lies in a file of its own")

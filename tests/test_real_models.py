@@ -255,6 +255,9 @@ def test_case_35_nodes_of_one_name_are_told_apart_and_keep_their_old_name(tmp_pa
         "bias_scale_node:second_out",
         "Conv:third_out",
     }
+    notes = {node.name: node.note for node in result.nodes}
+    assert "it has no name in the file" in notes["Conv:third_out"]
+    assert "shares the name bias_scale_node" in notes["bias_scale_node:second_out"]
     (note,) = (text for text in result.warnings if text.startswith("names of nodes"))
     assert "4 have no name" in note
     assert "bias_scale_node, point" in note
@@ -303,7 +306,7 @@ def test_case_46_what_is_inside_of_an_if_is_reported_as_not_covered(tmp_path):
     }
     assert inside["choose/then_branch/conv"].op_type == "Conv"
     assert all("inside of a subgraph" in item.reason for item in inside.values())
-    assert "4 inside of a subgraph" in result.coverage
+    assert "4 inside of subgraphs (Conv, Relu)" in result.coverage
     # What the branches read from outside is quantized for the If alone, and measured.
     (choose,) = (node for node in result.nodes if node.name == "choose")
     assert choose.points == ("stem_out_HzCalibration",)
@@ -363,6 +366,29 @@ def fake_quantized(graph, model, original, plain):
         helper.make_node("Clip", [f"{name}/r", f"{name}/low", f"{name}/high"], [f"{name}/c"]),
         helper.make_node("Mul", [f"{name}/c", f"{name}/scale"], [made]),
     ]
+
+
+def test_a_quantized_weight_that_a_branch_reads_from_outside_counts_for_the_if(tmp_path):
+    """The weight is built into the session of the If, once for each way to quantize it."""
+    proto = build.conditional()
+    weight = np.random.default_rng(0).normal(0, 0.3, (4, 3, 3, 3))
+    b = CalibratedModel()
+    outer = b.weight("outer_w", weight)
+    proto.graph.node.insert(0, b.nodes[0])
+    proto.graph.initializer.extend(b.initializers)
+    (choose,) = (node for node in proto.graph.node if node.op_type == "If")
+    for attribute in choose.attribute:
+        attribute.g.node[0].input[1] = outer
+    model = load(proto)
+    engine = Engine(model, jobs=1)
+    (sample,) = inputs_for(proto)
+    on = engine.forward(sample, Assignment.of([model.point_by_name["outer_w_HzCalibration"]]))
+    off = engine.forward(sample)
+    assert not np.array_equal(on["head_out"], off["head_out"])
+    assert_runs_like_the_plain_model(proto, [sample])
+    result = analysed(proto, inputs_for(proto, count=3), tmp_path)
+    (line,) = (node for node in result.nodes if node.name == "choose")
+    assert set(line.points) == {"stem_out_HzCalibration", "outer_w_HzCalibration"}
 
 
 def test_an_if_that_reads_no_point_is_listed_with_a_reason_of_its_own(tmp_path):

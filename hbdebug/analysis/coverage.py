@@ -11,7 +11,7 @@ import numpy as np
 
 import hbdebug
 from hbdebug.errors import UsageError
-from hbdebug.model import Node, Point
+from hbdebug.model import IN_SUBGRAPH, JOINED, Node, Point
 from hbdebug.names import close_matches
 from hbdebug.results import ListedNode, ListedPoint, ModelListing, NotAnalysed
 from hbdebug.samples import TensorSpec
@@ -60,6 +60,8 @@ _SHORT = {
     SELECTS: "select candidates",
     DEAD_END: "do not reach the measured outputs",
     CONTROL_FLOW: "run as a whole",
+    IN_SUBGRAPH: "inside of subgraphs",
+    JOINED: "run with others",
 }
 
 

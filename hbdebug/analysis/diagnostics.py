@@ -62,8 +62,8 @@ def _weighted(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
             name="dead_channel",
             node=node.name,
             op_type=node.op_type,
-            evidence=f"{len(dead)} of {limits.size} channels have only zero weights "
-            f"({_some_numbers(dead)})",
+            evidence=f"only zero weights in {len(dead)} of {limits.size} channels "
+            f"(index {_some_numbers(dead)})",
             remedy="nothing is lost; a channel that gives only its bias can be pruned",
         )
     if lost:
@@ -71,8 +71,8 @@ def _weighted(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
             name="extinguished_channel",
             node=node.name,
             op_type=node.op_type,
-            evidence=f"{len(lost)} of {limits.size} channels have a threshold of 0 and weights "
-            f"up to {largest[lost].max():.4g} ({_some_numbers(lost)}): they become 0",
+            evidence=f"a threshold of 0 for weights up to {largest[lost].max():.4g} in {len(lost)} "
+            f"of {limits.size} channels (index {_some_numbers(lost)}): they become 0",
             remedy="calibrate the weights again",
         )
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hbdebug.engine import Engine
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.jump import Schedule
-    from hbdebug.model import Point, QuantModel
+    from hbdebug.model import Node, Point, QuantModel
     from hbdebug.observer import Observer
     from hbdebug.results import Effect, Suggestion
     from hbdebug.samples import Samples
@@ -529,8 +529,17 @@ def _node_result(
         weights=_half(scores, item.weights, request),
         activations=_half(scores, item.activations, request),
         suggestion=action,
-        note="; ".join(filter(None, (note, plan.notes.get(item.name, "")))),
+        note="; ".join(filter(None, (note, plan.notes.get(item.name, ""), _own_name(model, node)))),
     )
+
+
+def _own_name(model: QuantModel, node: Node) -> str:
+    """Say that a node cannot be named in a configuration, where that is so."""
+    name = model.renamed.get(node.name)
+    if name is None:
+        return ""
+    called = f"shares the name {name} with others" if name else "has no name"
+    return f"it {called} in the file, so that no configuration can name it alone"
 
 
 def _point_result(model: QuantModel, request: Request, scores: Scores, line: _Line) -> PointResult:

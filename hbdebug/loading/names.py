@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hbdebug.model import IN_SUBGRAPH
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import onnx
-
-IN_SUBGRAPH = "inside of a subgraph: runs in float as a part of its If, Loop or Scan"
 
 
 def unique_names(nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], dict[str, str]]:

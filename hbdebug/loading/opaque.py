@@ -13,7 +13,7 @@ import onnx
 
 from hbdebug.errors import UnsupportedError
 from hbdebug.loading.graph import some
-from hbdebug.model import Node, Point
+from hbdebug.model import JOINED, Node, Point
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ _GIVE_NUMBERS = frozenset(
         "TfIdfVectorizer",
     }
 )
-
-_JOINED = "hands on values that are no arrays of numbers: runs as a part of the node that begins it"
 
 _WITH_GRAPHS = frozenset({"If", "Loop", "Scan"})
 
@@ -274,7 +272,7 @@ def _one(members: Sequence[Step], read: Collection[str]) -> Node:
         item
         for node in nodes
         for item in (
-            NotAnalysed(name=node.name, op_type=node.op_type, reason=_JOINED),
+            NotAnalysed(name=node.name, op_type=node.op_type, reason=JOINED),
             *node.inside,
         )
     ]
