@@ -447,3 +447,53 @@ def sparse_and_constants() -> onnx.ModelProto:
     indices = helper.make_tensor("indices", INT64, [2], [1, 5])
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     return proto
+
+
+def _sequence_info(name: str) -> onnx.ValueInfoProto:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    return helper.make_value_info(name, kind)
+
+
+def looped_sequence() -> onnx.ModelProto:
+    """A Loop that appends to a sequence, which an If hands on or turns into another."""
+    b = CalibratedModel(opset=16)
+    x = b.input("x", (2, 5))
+    weight = b.weight("first_w", b.random.normal(0, 0.4, (5, 5)), axis=1)
+    y = b.node("MatMul", [b.point(x), weight], "first")
+    body = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["state"], ["next"]),
+            helper.make_node("SequenceInsert", ["list", "next"], ["longer"]),
+            helper.make_node("Identity", ["go"], ["go_on"]),
+        ],
+        "body",
+        [
+            value_info("i", INT64, []),
+            value_info("go", BOOL, []),
+            value_info("state"),
+            _sequence_info("list"),
+        ],
+        [value_info("go_on", BOOL), value_info("next"), _sequence_info("longer")],
+    )
+    empty = b.node("SequenceEmpty", [], "empty")
+    trips = b.constant("trips", np.int64(3))
+    b.node("Loop", [trips, "", y, empty], "loop", outputs=2, body=body)
+    mean = b.node("ReduceMean", [y], "mean", keepdims=0)
+    positive = b.node("Greater", [mean, b.constant("nought", np.float32(0))], "positive")
+    same = helper.make_graph(
+        [helper.make_node("Identity", ["loop_out1"], ["same"])],
+        "same",
+        [],
+        [_sequence_info("same")],
+    )
+    other = helper.make_graph(
+        [helper.make_node("SequenceConstruct", ["loop_out", "loop_out"], ["other"])],
+        "other",
+        [],
+        [_sequence_info("other")],
+    )
+    chosen = b.node("If", [positive], "choose", then_branch=same, else_branch=other)
+    joined = b.node("ConcatFromSequence", [chosen], "joined", axis=1)
+    total = b.node("ReduceMean", [b.point(joined)], "total", axes=[1], keepdims=1)
+    b.output(b.node("Mul", [b.point(total), b.point(y)], "end"))
+    return b.proto()

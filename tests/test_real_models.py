@@ -6,6 +6,8 @@ stock ONNX Runtime's run of the whole graph, its points being Identities.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -86,6 +88,7 @@ MODELS = {
     "scanned": build.scanned,
     "of_sequences": build.of_sequences,
     "of_strings": build.of_strings,
+    "looped_sequence": build.looped_sequence,
     "with_functions": build.with_functions,
     "of_any_rank": build.of_any_rank,
     "with_empty_tensor": build.with_empty_tensor,
@@ -430,6 +433,43 @@ def test_nodes_that_hand_on_a_sequence_are_one_node_that_names_them():
     assert [item.name for item in parts.inside] == ["first", "turned", "longer", "joined"]
     assert parts.outputs == ("joined_out",)
     assert model.node_by_name["perhaps"].outputs == ("sure_out",)
+
+
+def test_a_loop_and_an_if_that_hand_on_a_sequence_are_one_node():
+    model = load(build.looped_sequence())
+    assert [node.name for node in model.nodes] == [
+        "first",
+        "mean",
+        "positive",
+        "empty",
+        "total",
+        "end",
+    ]
+    empty = model.node_by_name["empty"]
+    assert empty.outputs == ("joined_out",)
+    assert set(empty.inputs) == {"trips", "first_out", "positive_out"}
+    inside = {item.name for item in empty.inside}
+    assert {"loop", "choose", "joined", "loop/body/SequenceInsert:longer"} <= inside
+
+
+def test_what_lies_between_two_joined_nodes_is_joined_as_well():
+    """Otherwise the joined node would read what is made from what it gives."""
+    model = load(build.of_sequences())
+    assert "turned" not in model.node_by_name
+
+
+def test_many_sequences_take_no_time():
+    b = CalibratedModel(opset=13)
+    y = b.point(b.input("x", (1, 4)))
+    for index in range(3000):
+        parts = b.node("SplitToSequence", [y], f"split{index}", axis=0)
+        zero = b.constant("zero", np.int64(0)) if not index else "zero"
+        y = b.node("SequenceAt", [parts, zero], f"at{index}")
+    b.output(y)
+    started = time.perf_counter()
+    assert len(load(b.proto()).nodes) == 3000
+    # It takes half a second.
+    assert time.perf_counter() - started < 20
 
 
 def test_a_sequence_among_the_outputs_is_left_out_and_said():

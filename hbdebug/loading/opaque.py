@@ -17,7 +17,7 @@ from hbdebug.model import JOINED, Node, Point
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -178,10 +178,14 @@ def join(
     members = set().union(*names)
     kept: list[Step] = [step for step in steps if step.name not in members]
     measured = [name for name in outputs if name not in kinds]
+    readers: dict[str, set[str]] = {}
+    for step in steps:
+        for name in step.inputs:
+            readers.setdefault(name, set()).add(step.name)
     notes, skipped = [], []
     for group, own in zip(groups, names, strict=True):
-        rest = set(measured).union(*(step.inputs for step in steps if step.name not in own))
-        node = _one(group, rest)
+        made = {name for step in group for name in step.outputs}
+        node = _one(group, {n for n in made if n in measured or readers.get(n, set()) - own})
         given = [name for step in group for name in step.outputs if name in outputs]
         lost = [name for name in given if name in kinds]
         if node.outputs:
@@ -209,49 +213,55 @@ def _note(name: str, kind: str, instead: Sequence[str]) -> str:
 
 
 def _groups(steps: Sequence[Step], kinds: Mapping[str, str]) -> list[list[int]]:
-    """Return the indices of the steps to join; every group holds all between its members."""
-    users: dict[str, set[int]] = {}
-    for index, step in enumerate(steps):
-        for name in step.outputs:
-            if name in kinds:
-                users.setdefault(name, set()).add(index)
-        for name in step.inputs:
-            # A constant, such as a string, is part of every node that reads it.
-            if name in users:
-                users[name].add(index)
-    groups = list(users.values())
-    reads = _reads(steps)
-    while True:
-        merged: list[set[int]] = []
-        for group in groups:
-            grown = _closed(group, reads)
-            for other in [other for other in merged if not other.isdisjoint(grown)]:
-                merged.remove(other)
-                grown |= other
-            merged.append(grown)
-        if merged == groups:
-            return [sorted(group) for group in groups]
-        groups = merged
+    """Return the indices of the steps to join; every group holds all between its members.
 
-
-def _reads(steps: Sequence[Step]) -> list[set[int]]:
-    """Return, for every step, the steps whose tensors it reads."""
+    With an edge back from whoever reads such a value to its maker, these are the strongly
+    connected components: what lies on a way from a member to a member is on a circle then.
+    """
     maker = {name: index for index, step in enumerate(steps) for name in step.outputs if name}
-    return [{maker[name] for name in step.inputs if name in maker} for step in steps]
+    edges: list[set[int]] = [set() for _ in steps]
+    for index, step in enumerate(steps):
+        for name in step.inputs:
+            if name in maker:
+                edges[maker[name]].add(index)
+                if name in kinds:
+                    edges[index].add(maker[name])
+    return [
+        sorted(component)
+        for component in _components(edges)
+        if len(component) > 1 or not kinds.keys().isdisjoint(steps[component[0]].outputs)
+    ]
 
 
-def _closed(group: set[int], reads: Sequence[set[int]]) -> set[int]:
-    """Add what lies on a path from one member to another."""
-    first, last = min(group), max(group)
-    behind: set[int] = set(group)
-    for index in range(first, last + 1):
-        if not behind.isdisjoint(reads[index]):
-            behind.add(index)
-    in_front = set(group)
-    for index in range(last, first - 1, -1):
-        if index in in_front:
-            in_front.update(source for source in reads[index] if source >= first)
-    return behind & in_front
+def _components(edges: Sequence[Collection[int]]) -> Iterator[list[int]]:
+    """Yield the strongly connected components of a graph (Tarjan), without recursion."""
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    open_nodes: list[int] = []
+    closed: set[int] = set()
+    for root in range(len(edges)):
+        path = [] if root in number else [(root, iter(edges[root]))]
+        while path:
+            node, targets = path[-1]
+            if node not in number:
+                number[node] = low[node] = len(number)
+                open_nodes.append(node)
+            target = next(targets, None)
+            if target is not None:
+                if target not in number:
+                    path.append((target, iter(edges[target])))
+                elif target not in closed:
+                    low[node] = min(low[node], number[target])
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == number[node]:
+                component = [open_nodes.pop()]
+                while component[-1] != node:
+                    component.append(open_nodes.pop())
+                closed.update(component)
+                yield component
 
 
 def _one(members: Sequence[Step], read: Collection[str]) -> Node:
