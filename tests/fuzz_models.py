@@ -276,9 +276,10 @@ def _scalar(entry: Any, old: Any, draw: random.Random) -> Any:
     if entry.cpp_type == kinds.CPPTYPE_BOOL:
         return draw.random() < 0.5
     number = draw.choice((*_INTEGERS, int(old or 0) + 1, int(old or 0) - 1))
+    number = max(min(number, (1 << 63) - 1), -(1 << 63))
     if entry.cpp_type in {kinds.CPPTYPE_INT32, kinds.CPPTYPE_UINT32}:
         number &= (1 << 31) - 1
-    return abs(number) if entry.cpp_type == kinds.CPPTYPE_UINT64 else number
+    return max(number, 0) if entry.cpp_type == kinds.CPPTYPE_UINT64 else number
 
 
 # What is done with it, in a child.
@@ -440,7 +441,8 @@ def _watch(report: Report, first: int, stop: int, step: int) -> int:
                     report.add(number, outcome[0])
         if phase == "done" and number + step >= stop:
             return number
-        child.kill()
+        if not ready:
+            child.kill()
         code = child.wait()
     what = f"no answer for {SECONDS} s" if not ready else f"ended with {code}"
     found = report.deaths if phase in {"walk", "analysis"} else report.faults
