@@ -71,6 +71,29 @@ _HANDS_SIZES_ON = frozenset(
 )
 
 
+# Operators that give as much as the values of what they read say.
+_COUNTING = frozenset({"Compress", "HzFilter", "NonMaxSuppression", "NonZero", "Unique"})
+
+# Operators -> the inputs whose values say which shape they give.
+_SHAPED_BY = {
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "HzResize11": (1, 2, 3),
+    "MaxUnpool": (2,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
+}
+
+
 class Runner:
     """One ONNX Runtime session with fixed outputs.
 
@@ -112,6 +135,7 @@ class Slicer:
         self._wanted = {name for step in model.steps for name in step.inputs}
         self._wanted.update(spec.name for spec in model.outputs)
         self._sizes = _tensors_of_sizes(model)
+        self._open = _tensors_of_open_shape(model)
 
     def node(
         self,
@@ -168,8 +192,8 @@ class Slicer:
             optimized: Whether ONNX Runtime may use all of its optimizations, and nodes their
                 `Node.quick` form. Both change float32 rounding, so nothing behind may be
                 quantized.
-            fixed_shapes: Whether every later call has the same shapes, which lets ONNX Runtime
-                optimize more.
+            fixed_shapes: Whether every later call has graph inputs of the same shapes, which
+                lets ONNX Runtime optimize more.
 
         Raises:
             ModelError: ONNX Runtime refuses the graph; the message holds its words.
@@ -195,7 +219,7 @@ class Slicer:
         for name in inputs:
             dtype, shape = specs[name]
             # ONNX takes an open length of a Resize's sizes for 0.
-            fixed = fixed_shapes or name in self._sizes
+            fixed = name in self._sizes or (fixed_shapes and name not in self._open)
             graph.input.append(_value_info(name, dtype, shape if fixed else (None,) * len(shape)))
         made = {name for step in steps[start:] for name in step.outputs}
         outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
@@ -332,6 +356,34 @@ def _tensors_of_sizes(model: QuantModel) -> frozenset[str]:
             read and node.op_type in _HANDS_SIZES_ON and found.issuperset(read)
         ):
             found.update(node.outputs)
+    return frozenset(found)
+
+
+def _tensors_of_open_shape(model: QuantModel) -> frozenset[str]:
+    """Return the tensors whose shape can differ though the graph inputs have the same shapes."""
+    found: set[str] = set()
+    known = set(model.constants) | model.static  # values that are the same in every such run
+    for step in model.steps:
+        read = {name for name in step.inputs if name}
+        if isinstance(step, Point):
+            changes = not found.isdisjoint(read)
+        elif known.issuperset(read) and not step.inside:
+            known.update(step.outputs)
+            continue
+        elif step.op_type in {"Shape", "Size"}:
+            known.update(step.outputs if found.isdisjoint(read) else ())
+            continue
+        else:
+            positions = _SHAPED_BY.get(step.op_type, ())
+            shaping = {step.inputs[index] for index in positions if index < len(step.inputs)}
+            changes = (
+                bool(step.inside)
+                or step.op_type in _COUNTING
+                or not found.isdisjoint(read)
+                or not known.issuperset(shaping - {""})
+            )
+        if changes:
+            found.update(step.outputs)
     return frozenset(found)
 
 

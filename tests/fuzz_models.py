@@ -68,6 +68,7 @@ SEEDS = (
     structure_models.scanned,
     structure_models.of_sequences,
     structure_models.of_strings,
+    structure_models.picked,
     structure_models.looped_sequence,
     structure_models.with_functions,
     structure_models.unnamed,

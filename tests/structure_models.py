@@ -497,3 +497,20 @@ def looped_sequence() -> onnx.ModelProto:
     total = b.node("ReduceMean", [b.point(joined)], "total", axes=[1], keepdims=1)
     b.output(b.node("Mul", [b.point(total), b.point(y)], "end"))
     return b.proto()
+
+
+def picked() -> onnx.ModelProto:
+    """As many values are picked as are positive, quantized, and added up; all sizes are stated."""
+    b = CalibratedModel(opset=13)
+    x = b.input("x", (1, 3, 6, 6))
+    y = b.conv(x, (3, 4), "stem")
+    mask = b.node("Greater", [y, b.constant("zero", np.float32(0))], "mask")
+    places = b.node("Transpose", [b.node("NonZero", [mask], "nonzero")], "places", perm=[1, 0])
+    values = b.node("GatherND", [y, places], "values")
+    curve = b.node("Tanh", [b.point(values)], "curve")
+    curve = b.node("Mul", [b.point(curve), b.point(values, 1.5)], "product")
+    total = b.node("ReduceMean", [curve], "total", keepdims=0)
+    b.output(b.node("Mul", [b.point(total), b.constant("two", np.float32(2))], "double"))
+    b.output(curve)
+    b.output(b.conv(y, (4, 2), "head"))
+    return b.proto()

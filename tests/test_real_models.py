@@ -83,6 +83,7 @@ MODELS = {
     "mask_and_shape": build.mask_and_shape,
     "resized": build.resized,
     "resized_dynamic": lambda: build.resized(dynamic=True),
+    "picked": build.picked,
     "conditional": build.conditional,
     "looped": build.looped,
     "scanned": build.scanned,
@@ -835,3 +836,22 @@ def test_a_structure_is_ranked_in_integers_and_suggested_for(make, tmp_path):
     result = sensitivity(proto, folder, fidelity="integer", target=0.99999)
     assert all(np.isfinite(node.alone.values["cosine_similarity"]) for node in result.nodes)
     assert result.suggestion is not None
+
+
+def test_tensors_whose_length_depends_on_the_values_cross_cuts(tmp_path):
+    proto = build.picked()
+    samples = inputs_for(proto, count=4)
+    assert_runs_like_the_plain_model(proto, samples)
+    engine = Engine(load(proto), jobs=1)
+    lengths = {engine.forward(sample)["product_out"].size for sample in samples}
+    assert len(lengths) > 1
+    engine.profile(samples[0])
+    for position in range(len(engine.model.steps)):
+        runner = engine.suffix(position, optimized=False)
+        for sample in samples:
+            made = runner.run(state_at(engine, position, sample))
+            expected = engine.forward(sample)
+            for name, array in zip(runner.outputs, made, strict=True):
+                np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5)
+    result = analysed(proto, samples, tmp_path)
+    assert {node.name for node in result.nodes} == {"stem", "curve", "product", "double", "head"}
