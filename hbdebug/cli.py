@@ -57,7 +57,11 @@ class Format(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A *_calibrated_model.onnx file.")
+    Path, typer.Argument(metavar="MODEL", help="A *_calibrated_model.onnx file, or a QDQ model.")
+]
+FloatOption = Annotated[
+    Path | None,
+    typer.Option("--float", metavar="FLOAT", help="The float model that a QDQ model was made of."),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="What to print to stdout.")]
 TopOption = Annotated[int, typer.Option("--top", min=1, help="Lines of the ranking to print.")]
@@ -78,6 +82,7 @@ def sensitivity(
         list[str] | None,
         typer.Option(help="Metric; repeatable, the first ranks. [default: cosine_similarity]"),
     ] = None,
+    float_model: FloatOption = None,
     kind: Annotated[Kind, typer.Option(help="What to rank.")] = Kind.node,
     output_node: Annotated[str, typer.Option(help="Measure the damage at this inner node.")] = "",
     quantized: Annotated[
@@ -144,6 +149,7 @@ def sensitivity(
         result = pipeline.sensitivity(
             model,
             data,
+            float_model=float_model,
             metrics=metric or ["cosine_similarity"],
             kind=kind.value,
             output_node=output_node,
@@ -180,6 +186,7 @@ def sensitivity(
 @app.command()
 def info(
     model: ModelArgument,
+    float_model: FloatOption = None,
     format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
     skip_unsupported: SkipUnsupportedOption = False,
 ) -> None:
@@ -189,7 +196,7 @@ def info(
     from hbdebug.report.record import dumps_result
     from hbdebug.report.terminal import make_console
 
-    listing = pipeline.info(model, skip_unsupported=skip_unsupported)
+    listing = pipeline.info(model, skip_unsupported=skip_unsupported, float_model=float_model)
     if format is Format.json:
         sys.stdout.write(dumps_result(listing))
     else:

@@ -29,8 +29,10 @@ from hbdebug.analysis.sensitivity import (
     rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
-from hbdebug.errors import GateMissed, UnsupportedError, UsageError
+from hbdebug.errors import GateMissed, ModelError, UnsupportedError, UsageError
+from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
+from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
@@ -63,6 +65,7 @@ def sensitivity(
     model: str | Path | onnx.ModelProto | QuantModel,
     data: str | Path | Samples,
     *,
+    float_model: str | Path | onnx.ModelProto | None = None,
     metrics: Sequence[str] = ("cosine_similarity",),
     kind: Kind = "node",
     output_node: str = "",
@@ -91,8 +94,12 @@ def sensitivity(
     """Measure what every node costs, and which nodes to move.
 
     Args:
-        model: A calibrated model: a path, a ModelProto (never changed) or what `load` returned.
+        model: A calibrated or QDQ model: a path, a ModelProto (never changed) or what `load`
+            returned.
         data: Calibration data: a path, or what `open_samples` returned.
+        float_model: The float model that a QDQ model was made of: weights that the file holds in
+            integers only have their original values from there, and the float baseline is
+            compared with it.
         metrics: Metric names; the first ranks.
         kind: What to rank.
         output_node: Measure at the outputs of this node instead of the graph outputs.
@@ -140,13 +147,15 @@ def sensitivity(
         seed=seed,
         target=target,
     )
-    whole = _loaded(model, skip_unsupported=skip_unsupported)
+    whole = _loaded(model, skip_unsupported=skip_unsupported, float_model=float_model)
     stream = (
         data
         if isinstance(data, Samples)
         else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
     )
     in_integers = integers or _checked(fidelity) == "integer"
+    if in_integers:
+        require_calibrated(whole)
     if output_node:
         measured = cut_off(whole, output_node, counted=in_integers and kind == "node")
         notes: tuple[str, ...] = ()
@@ -165,6 +174,7 @@ def sensitivity(
         fidelity=fidelity,
         march=request.march,
     )
+    notes += _float_notes(engine, float_model, stream)
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -225,6 +235,20 @@ def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str
     """Return tensor -> dtype name of a float run on the first sample."""
     profile = Engine(model, jobs=1, provider=provider).profile(next(ceilings.inputs_of(samples)))
     return {name: dtype for name, (dtype, _) in profile.specs.items()}
+
+
+def _float_notes(
+    engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
+) -> tuple[str, ...]:
+    """Compare the float baseline with the float model, if there is one."""
+    if float_model is None or not len(samples):
+        return ()
+    first = next(ceilings.inputs_of(samples))
+    try:
+        outputs = run_float(float_model, first)
+    except ModelError as error:
+        return (f"the float baseline was not compared with the float model: {error.message}",)
+    return (compare_baseline(engine.walker.baseline(first), outputs),)
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:
@@ -308,14 +332,17 @@ def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner 
 
 
 def info(
-    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool = False
+    model: str | Path | onnx.ModelProto | QuantModel,
+    *,
+    skip_unsupported: bool = False,
+    float_model: str | Path | onnx.ModelProto | None = None,
 ) -> ModelListing:
     """List a model's points and nodes, and what would not be analysed and why.
 
     Raises:
         HbdebugError: See `hbdebug.errors`.
     """
-    loaded = _loaded(model, skip_unsupported=skip_unsupported)
+    loaded = _loaded(model, skip_unsupported=skip_unsupported, float_model=float_model)
     return list_model(loaded, model_info(loaded))
 
 
@@ -372,11 +399,16 @@ def _resolved(names: Sequence[str], observer: Observer) -> tuple[str, ...]:
 
 
 def _loaded(
-    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool
+    model: str | Path | onnx.ModelProto | QuantModel,
+    *,
+    skip_unsupported: bool,
+    float_model: str | Path | onnx.ModelProto | None = None,
 ) -> QuantModel:
     if isinstance(model, QuantModel):
+        if float_model is not None:
+            raise UsageError("a loaded model has its weights", hint="Give float_model to load().")
         return model
-    return load(model, skip_unsupported=skip_unsupported)
+    return load(model, skip_unsupported=skip_unsupported, float_model=float_model)
 
 
 def model_info(model: QuantModel, march: str = "") -> ModelInfo:

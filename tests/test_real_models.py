@@ -421,7 +421,7 @@ def test_quantization_inside_of_a_subgraph_is_said_to_stay(tmp_path):
         )
         graph.node.append(helper.make_node("DequantizeLinear", [f"{name}_q", scale, zero], [name]))
     result = analysed(proto, inputs_for(proto, count=3), tmp_path)
-    assert any("choose (If) quantizes inside of its subgraph" in text for text in result.warnings)
+    assert any("choose: pairs inside of branches" in text for text in result.warnings)
 
 
 # Values that are no arrays.

@@ -16,8 +16,8 @@ from hbdebug.loading.graph import in_order, leave_out, some
 from hbdebug.loading.names import nodes_inside, unique_names
 from hbdebug.loading.operators import HORIZON, LOWERINGS
 from hbdebug.loading.points import float_point, read_point
-from hbdebug.loading.tensors import CALIBRATION, Tensors
-from hbdebug.model import Node, Op, QuantModel
+from hbdebug.loading.tensors import Tensors
+from hbdebug.model import CALIBRATION, Node, Op, QuantModel
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Reader:
         kind: What reports call these files.
         record: What is made of one.
         hint: What can be done about operators that are not known.
+        tensors: What is known about the graph's tensors.
+        warnings: What the user should know about the model.
     """
 
     kind = KIND
@@ -124,10 +126,11 @@ class Reader:
     def __init__(self, file: ModelFile) -> None:
         self._file = file
         self._opset = opset_of(file.proto)
-        self._tensors = Tensors(file.proto.graph)
+        self.tensors = Tensors(file.proto.graph)
+        self.warnings: list[str] = []
         self._unknown_steps: list[_Unknown] = []
         self._unknown_points: list[_Unknown] = []
-        self._warnings: list[str] = []
+        self._quantized_inside: list[str] = []
 
     def read(self, *, skip_unsupported: bool) -> QuantModel:
         """Return the model.
@@ -139,17 +142,22 @@ class Reader:
         graph = self._file.proto.graph
         check_ends(graph)
         protos = self._without_constant_nodes()
-        steps: list[Step] = []
         names, renamed = unique_names(protos)
+        steps = self.steps(list(zip(names, protos, strict=True)))
+        # Some nodes, such as the ends of pairs, are no steps.
+        kept = {step.name for step in steps}
+        renamed = {name: own for name, own in renamed.items() if name in kept}
         if renamed:
-            self._warnings.append(_on_names(renamed))
-        for name, proto in zip(names, protos, strict=True):
-            read = self._point if proto.op_type == CALIBRATION else self._node
-            steps.append(read(name, proto))
+            self.warnings.append(_on_names(renamed))
+        if self._quantized_inside:
+            self.warnings.append(
+                f"{some(self._quantized_inside)}: pairs inside of branches are no points and stay "
+                "quantized, in the float baseline, too"
+            )
         unknown = self._unknown_steps + self._unknown_points
         if unknown and not skip_unsupported:
             raise _unsupported(unknown, self.hint)
-        constants = self._tensors.constants
+        constants = self.tensors.constants
         inputs = tuple(
             protobuf.tensor_spec(info) for info in graph.input if info.name not in constants
         )
@@ -160,13 +168,13 @@ class Reader:
         if kinds:
             joined = opaque.join(ordered, kinds, [spec.name for spec in outputs], constants)
             ordered = in_order(joined.steps, [spec.name for spec in inputs], constants)
-            outputs = tuple(self._tensors.spec(name) for name in joined.outputs)
+            outputs = tuple(self.tensors.spec(name) for name in joined.outputs)
             skipped = joined.skipped
-            self._warnings += joined.notes
+            self.warnings += joined.notes
         fixed = [spec.name for spec in outputs if spec.name in constants]
         if fixed:
             outputs = tuple(spec for spec in outputs if spec.name not in constants)
-            self._warnings.append(f"output {some(fixed)} is a constant, and is not measured")
+            self.warnings.append(f"output {some(fixed)} is a constant, and is not measured")
         model = self.record(
             path=self._file.path,
             sha256=self._file.sha256,
@@ -179,11 +187,25 @@ class Reader:
             constants=constants,
             skipped=skipped,
             renamed=renamed,
-            dtypes=self._tensors.dtypes,
-            warnings=tuple(self._warnings),
+            dtypes=self.tensors.dtypes,
+            warnings=tuple(self.warnings),
         )
         _check_outputs(model)
         return self._without_unknown(model) if unknown else model
+
+    def steps(self, named: Sequence[tuple[str, onnx.NodeProto]]) -> list[Step]:
+        """Turn nodes, given with their unique names, into steps in any order."""
+        return [self.step(name, proto) for name, proto in named]
+
+    def step(self, name: str, proto: onnx.NodeProto) -> Step:
+        """Turn one node into a step; what about it is not known is noted."""
+        if proto.op_type == CALIBRATION:
+            return self._point(name, proto)
+        return self.node(name, proto)
+
+    def unknown(self, name: str, reason: str) -> None:
+        """Note that a node cannot be computed, and why."""
+        self._unknown_steps.append(_Unknown(node=name, reason=reason))
 
     def _without_constant_nodes(self) -> list[onnx.NodeProto]:
         """Move the values of Constant nodes to the constants and return the other nodes."""
@@ -191,22 +213,23 @@ class Reader:
         for node in self._file.proto.graph.node:
             if node.op_type == "Constant" and domain_of(node, self._opset) == "":
                 value = _constant_value(node)
-                self._tensors.add_constants({node.output[0]: value})
+                self.tensors.add_constants({node.output[0]: value})
             else:
                 others.append(node)
         return others
 
     def _point(self, name: str, proto: onnx.NodeProto) -> Point:
         try:
-            return read_point(name, proto, self._tensors)
+            return read_point(name, proto, self.tensors)
         except UnsupportedError as error:
             self._unknown_points.append(_Unknown(node=name, reason=error.message))
-            return float_point(name, proto, self._tensors, error.message)
+            return float_point(name, proto, self.tensors, error.message)
         except ModelError as error:
             error.where = f"{CALIBRATION} node {name}"
             raise
 
-    def _node(self, name: str, proto: onnx.NodeProto) -> Node:
+    def node(self, name: str, proto: onnx.NodeProto) -> Node:
+        """Turn a node that is no point into a step; what about it is not known is noted."""
         domain = domain_of(proto, self._opset)
         attributes: dict[str, Any] = {}
         body: tuple[Op, ...] = ()
@@ -237,13 +260,10 @@ class Reader:
         )
 
     def _inside(self, name: str, proto: onnx.NodeProto) -> tuple[NotAnalysed, ...]:
-        """Return the nodes of a node's subgraphs, and say so where they quantize."""
+        """Return the nodes of a node's subgraphs, and note where they quantize."""
         inside = tuple(nodes_inside(name, proto))
         if any(item.op_type in _QUANTIZING for item in inside):
-            self._warnings.append(
-                f"{name} ({proto.op_type}) quantizes inside of its subgraph; that stays so in "
-                "every run, the float baseline included"
-            )
+            self._quantized_inside.append(name)
         return inside
 
     def lowered(
@@ -271,16 +291,16 @@ class Reader:
                 outputs=tuple(proto.output),
                 attributes=attributes,
                 opset=self._opset,
-                shape_of=self._tensors.shape,
-                taken=self._tensors.taken,
-                known=self._tensors.constants,
+                shape_of=self.tensors.shape,
+                taken=self.tensors.taken,
+                known=self.tensors.constants,
             )
             try:
                 if write is not None:
                     write(body)
             except UnsupportedError as error:
                 raise UnsupportedError(f"{proto.op_type}: {error.message}") from error
-            self._tensors.add_constants(body.constants)
+            self.tensors.add_constants(body.constants)
             ops.append(tuple(body.ops))
         exact, quick = ops
         return exact, quick
@@ -317,7 +337,7 @@ class Reader:
             for spec in model.outputs
             if spec.name in made or spec.name not in model.producer_of
         ]
-        outputs += [self._tensors.spec(name) for name in remainder.frontier]
+        outputs += [self.tensors.spec(name) for name in remainder.frontier]
         in_float = tuple(
             NotAnalysed(name=item.node, op_type=CALIBRATION, reason=item.reason)
             for item in self._unknown_points

@@ -64,6 +64,7 @@ _NO_NUMPY = {
     if name == "STRING"
     or name.startswith(("BFLOAT", "FLOAT8", "FLOAT4", "INT4", "INT2", "UINT4", "UINT2"))
 }
+_STATED = frozenset({onnx.TensorProto.STRING, onnx.TensorProto.BFLOAT16})
 _STRING = _NO_NUMPY[onnx.TensorProto.STRING]
 
 
@@ -99,7 +100,9 @@ def _stated(kind: onnx.TypeProto) -> str:
         inner = kind.optional_type.elem_type
         return OPTIONAL_SEQUENCE if inner.HasField("sequence_type") else OPTIONAL
     if kind.HasField("tensor_type"):
-        return _NO_NUMPY.get(kind.tensor_type.elem_type, "")
+        # Narrower integers and floats may be what pairs quantize to, which is no tensor here.
+        stated = kind.tensor_type.elem_type
+        return _NO_NUMPY[stated] if stated in _STATED else ""
     return ""
 
 
