@@ -41,7 +41,7 @@ from hbdebug.model import IntegerModel
 from hbdebug.pipeline import info, sensitivity
 from hbdebug.slices import Slicer
 from hbdebug.walk import Walker
-from tests import integer_models, models, structure_models
+from tests import integer_models, models, qdq_models, structure_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +82,17 @@ SEEDS = (
     structure_models.sparse_and_constants,
     integer_models.table_lookup,
     integer_models.two_inputs,
+    qdq_models.convolution,
+    qdq_models.removed_activations,
+    qdq_models.double_pairs,
+    qdq_models.dedicated_pairs,
+    qdq_models.far_apart,
+    qdq_models.clipped_integers,
+    qdq_models.embedding,
+    qdq_models.prepared_weights,
+    qdq_models.shared_integers,
+    qdq_models.captured,
+    qdq_models.odd_scales,
 )
 
 _WORDS = ("", "x", "conv", "Conv", "Relu", "If", "Add", "horizon", "ai.onnx", "com.microsoft", "é")

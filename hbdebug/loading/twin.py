@@ -240,7 +240,7 @@ class Twin:
         So exporters write that not all integers of the type are in use.
         """
         readers = self._readers.get(tensor, [])
-        if len(readers) != 1 or tensor in self._fixed:
+        if len(readers) != 1 or tensor in self._fixed or not readers[0].output:
             return None
         (proto,) = readers
         bounds = [name for name in proto.input[1:] if name]
