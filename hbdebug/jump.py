@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from hbdebug.errors import ModelError
 from hbdebug.walk import FLOAT, NOTHING, Arrays, Walker
 
 if TYPE_CHECKING:
@@ -127,11 +128,22 @@ class Jumps:
     def __call__(
         self, cut: int, values: Mapping[str, NDArray[Any]], names: Sequence[str]
     ) -> Arrays:
-        """Return the outputs ``names`` out of the tensors that cross at a cut."""
+        """Return the outputs ``names`` out of the tensors that cross at a cut.
+
+        Raises:
+            ModelError: ONNX Runtime can not run the graph behind the cut on these tensors.
+        """
         outputs = {name: values[name] for name in names if name in values}
-        if cut < self._end:
+        # Behind the last output there may be nodes that nothing reads.
+        if cut < self._end and len(outputs) < len(names):
             runner = self._runner(cut)
-            outputs.update(zip(runner.outputs, runner.run(values), strict=True))
+            try:
+                outputs.update(zip(runner.outputs, runner.run(values), strict=True))
+            except Exception as error:
+                raise ModelError(
+                    f"ONNX Runtime failed: {str(error).strip().splitlines()[0]}",
+                    where=f"the graph from step {cut} on",
+                ) from error
         return outputs
 
     def _runner(self, cut: int) -> Runner:

@@ -28,6 +28,10 @@ CALIBRATION = "HzCalibration"
 
 Role: TypeAlias = Literal["weight", "activation"]
 
+IN_SUBGRAPH = "inside of a subgraph: runs in float as a part of its If, Loop or Scan"
+JOINED = "hands on values that are no arrays of numbers: runs as a part of the node that begins it"
+"""Why a node is no step of its own, see `Node.inside`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Op:
@@ -64,6 +68,8 @@ class Node:
             only inside start with the node's name and a slash.
         quick: Stock ONNX operators that compute the same but for float32 rounding, and faster;
             for where nothing behind the node is quantized. Empty when ``body`` is as fast.
+        inside: The nodes that run inside of this one and are no steps of their own, with the
+            reason: those of its subgraphs, and those that it was joined with.
         assumed: Whether the file does not hold the node, see `hbdebug.loading.left_out`.
     """
 
@@ -75,14 +81,29 @@ class Node:
     attributes: Mapping[str, Any]
     body: tuple[Op, ...]
     quick: tuple[Op, ...] = ()
+    inside: tuple[NotAnalysed, ...] = ()
     assumed: bool = False
 
     def reading(self, names: Mapping[str, str]) -> Node:
         """Return the node reading other tensors, its body included.
 
+        What is inside of a subgraph goes on reading the old names: an Identity hands the new
+        tensors on under these.
+
         Args:
             names: Tensor name -> the name to read instead; others stay.
         """
+        changed = {name: names[name] for name in self.inputs if names.get(name, name) != name}
+        if self.inside and changed:
+            bridges = tuple(
+                Op(op_type="Identity", inputs=(new,), outputs=(old,))
+                for old, new in changed.items()
+            )
+            return replace(
+                self,
+                inputs=tuple(changed.get(name, name) for name in self.inputs),
+                body=(*bridges, *self.body),
+            )
 
         def renamed(inputs: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(names.get(name, name) for name in inputs)
@@ -159,6 +180,8 @@ class QuantModel:
         skipped: What was left out on loading (``--skip-unsupported``).
         warnings: What about the float form of the file the user should know.
         notes: What was assumed of the file, in words for the user.
+        renamed: Node or point -> its name in the file, perhaps empty, where several have that.
+        dtypes: Tensor -> dtype name, as far as the file states it.
     """
 
     path: str
@@ -173,6 +196,8 @@ class QuantModel:
     skipped: tuple[NotAnalysed, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -17,6 +17,8 @@ from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
+from hbdebug.analysis.nonfinite import note_on_samples
+from hbdebug.analysis.outputs import real_outputs
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
     Request,
@@ -166,10 +168,12 @@ def sensitivity(
         )
     )
     in_integers = integers or _checked(fidelity) == "integer"
+    counted = in_integers and kind == "node"
+    part, chosen = _measured_part(whole, output_node, counted=counted)
+    measured, replaced = real_outputs(part, partial(_dtypes, part, stream, provider))
+    notes = (*chosen, *replaced)
     if in_integers:
         require_calibrated(whole)
-    counted = in_integers and kind == "node"
-    measured, notes = _measured_part(whole, output_node, counted=counted)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
     settled: dict[str, Any] = {
@@ -185,6 +189,7 @@ def sensitivity(
         skip_unsupported=skip_unsupported,
         output_node=output_node,
         counted=counted,
+        outputs=None if measured is part else measured.outputs,
     )
     engine = (
         _isolated(measured, _loading(recipe, model, float_model), stream, settled, isolate=isolate)
@@ -225,6 +230,8 @@ def sensitivity(
     )
     notes += ranking.notes
     seconds.lap("ranking")
+    if ranking.broken:
+        notes += (note_on_samples(engine, stream, ranking.broken),)
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
@@ -250,6 +257,12 @@ def sensitivity(
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str]:
+    """Return tensor -> dtype name of a float run on the first sample."""
+    profile = Engine(model, jobs=1, provider=provider).profile(next(ceilings.inputs_of(samples)))
+    return {name: dtype for name, (dtype, _) in profile.specs.items()}
 
 
 def image_offsets(model: QuantModel) -> dict[str, int]:
@@ -339,10 +352,12 @@ def _measured(
     skip_unsupported: bool,
     output_node: str,
     counted: bool,
+    outputs: tuple[TensorSpec, ...] | None,
 ) -> QuantModel:
     """Load what is measured, in a worker process."""
     whole = load(path, skip_unsupported=skip_unsupported, float_model=float_model)
-    return _measured_part(whole, output_node, counted=counted)[0]
+    part, _ = _measured_part(whole, output_node, counted=counted)
+    return part if outputs is None else part.upto(outputs)
 
 
 def _isolated(

@@ -362,19 +362,33 @@ def broadcast_channels(
             here, so there is no result to reproduce.
     """
     count = values.size
+    require_channels(count, shape, axis, group)
     if count == 1:
         return values.reshape(())
-    if len(shape) == 1 and count <= shape[0] and shape[0] % count == 0:
+    if len(shape) == 1:
         return np.repeat(values, shape[0] // count)
-    if axis < len(shape) and len(shape) > 1:
-        tail = (1,) * (len(shape) - axis - 1)
-        channels = shape[axis]
-        if count == channels:
-            return values.reshape((channels, *tail))
-        if axis == 1 and count == channels * group and shape[0] % group == 0:
-            rows = np.repeat(values.reshape(group, channels), shape[0] // group, axis=0)
-            return rows.reshape(rows.shape + tail)
-    raise UnsupportedError(
-        f"{count} scales do not fit a tensor of shape {list(shape)} along axis {axis}"
-        + (f" in {group} groups" if group > 1 else "")
-    )
+    tail = (1,) * (len(shape) - axis - 1)
+    channels = shape[axis]
+    if count == channels:
+        return values.reshape((channels, *tail))
+    rows = np.repeat(values.reshape(group, channels), shape[0] // group, axis=0)
+    return rows.reshape(rows.shape + tail)
+
+
+def require_channels(count: int, shape: tuple[int, ...], axis: int, group: int) -> None:
+    """Check that a number of scales fits a tensor, as `broadcast_channels` lays them out.
+
+    Raises:
+        UnsupportedError: It does not.
+    """
+    fits = count == 1
+    if len(shape) == 1:
+        fits = fits or (0 < count <= shape[0] and shape[0] % count == 0)
+    elif axis < len(shape):
+        grouped = axis == 1 and group > 0 and shape[0] % group == 0
+        fits = fits or count == shape[axis] or (grouped and count == shape[1] * group)
+    if not fits:
+        raise UnsupportedError(
+            f"{count} scales do not fit a tensor of shape {list(shape)} along axis {axis}"
+            + (f" in {group} groups" if group > 1 else "")
+        )

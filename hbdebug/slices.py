@@ -63,6 +63,45 @@ _ELEMENT_TYPES = {
     "int64": onnx.TensorProto.INT64,
     "uint64": onnx.TensorProto.UINT64,
     "bool": onnx.TensorProto.BOOL,
+    # Constants only: no array of these types goes in or out.
+    "bfloat16": onnx.TensorProto.BFLOAT16,
+    "float8_e4m3fn": onnx.TensorProto.FLOAT8E4M3FN,
+    "float8_e4m3fnuz": onnx.TensorProto.FLOAT8E4M3FNUZ,
+    "float8_e5m2": onnx.TensorProto.FLOAT8E5M2,
+    "float8_e5m2fnuz": onnx.TensorProto.FLOAT8E5M2FNUZ,
+}
+
+
+# Operators whose output is as long for other sizes, if they are given sizes and constants.
+_HANDS_SIZES_ON = frozenset(
+    {
+        *("Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Identity", "Max"),
+        *("Min", "Mul", "Neg", "ReduceProd", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze"),
+        "Where",
+    }
+)
+
+
+# Operators that give as much as the values of what they read say.
+_COUNTING = frozenset({"Compress", "HzFilter", "NonMaxSuppression", "NonZero", "Unique"})
+
+# Operators -> the inputs whose values say which shape they give.
+_SHAPED_BY = {
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "HzResize11": (1, 2, 3),
+    "MaxUnpool": (2,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
 }
 
 
@@ -115,6 +154,8 @@ class Slicer:
         self._protos: dict[tuple[str, bool], list[onnx.NodeProto]] = {}
         self._wanted = {name for step in model.steps for name in step.inputs}
         self._wanted.update(spec.name for spec in model.outputs)
+        self._sizes = _tensors_of_sizes(model)
+        self._open = _tensors_of_open_shape(model)
 
     @functools.cached_property
     def shared(self) -> frozenset[str]:
@@ -207,8 +248,8 @@ class Slicer:
             optimized: Whether ONNX Runtime may use all of its optimizations, and nodes their
                 `Node.quick` form. Both change float32 rounding, so nothing behind may be
                 quantized.
-            fixed_shapes: Whether every later call has the same shapes, which lets ONNX Runtime
-                optimize more.
+            fixed_shapes: Whether every later call has graph inputs of the same shapes, which
+                lets ONNX Runtime optimize more.
 
         Raises:
             ModelError: ONNX Runtime refuses the graph; the message holds its words.
@@ -239,9 +280,9 @@ class Slicer:
         inputs = tuple(name for name in fed if name in used)
         for name in inputs:
             dtype, shape = specs[name]
-            graph.input.append(
-                _value_info(name, dtype, shape if fixed_shapes else (None,) * len(shape))
-            )
+            # ONNX takes an open length of a Resize's sizes for 0.
+            fixed = name in self._sizes or (fixed_shapes and name not in self._open)
+            graph.input.append(_value_info(name, dtype, shape if fixed else (None,) * len(shape)))
         made = {name for step in steps[start:] for name in step.outputs}
         outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
@@ -381,6 +422,46 @@ def _ops_of(node: Node, *, quick: bool) -> tuple[Op, ...]:
     return node.quick or node.body if quick else node.body
 
 
+def _tensors_of_sizes(model: QuantModel) -> frozenset[str]:
+    """Return the tensors that hold sizes: as many in every run, whatever the sizes are."""
+    found: set[str] = set()
+    for node in model.nodes:
+        read = [name for name in node.inputs if name and name not in model.constants]
+        if node.op_type in {"Shape", "Size"} or (
+            read and node.op_type in _HANDS_SIZES_ON and found.issuperset(read)
+        ):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def _tensors_of_open_shape(model: QuantModel) -> frozenset[str]:
+    """Return the tensors whose shape can differ though the graph inputs have the same shapes."""
+    found: set[str] = set()
+    known = set(model.constants) | model.static  # values that are the same in every such run
+    for step in model.steps:
+        read = {name for name in step.inputs if name}
+        if isinstance(step, Point):
+            changes = not found.isdisjoint(read)
+        elif known.issuperset(read) and not step.inside:
+            known.update(step.outputs)
+            continue
+        elif step.op_type in {"Shape", "Size"}:
+            known.update(step.outputs if found.isdisjoint(read) else ())
+            continue
+        else:
+            positions = _SHAPED_BY.get(step.op_type, ())
+            shaping = {step.inputs[index] for index in positions if index < len(step.inputs)}
+            changes = (
+                bool(step.inside)
+                or step.op_type in _COUNTING
+                or not found.isdisjoint(read)
+                or not known.issuperset(shaping - {""})
+            )
+        if changes:
+            found.update(step.outputs)
+    return frozenset(found)
+
+
 def _reads(step: Step, *, quick: bool) -> tuple[str, ...]:
     """Return the tensors that a step's stock operators read."""
     if isinstance(step, Point):
@@ -409,6 +490,10 @@ def _passthrough(point: Point, shape: tuple[int, ...], graph: onnx.GraphProto) -
 
 
 def _tensor(name: str, array: NDArray[Any]) -> onnx.TensorProto:
+    if array.dtype.kind in "OSU":
+        strings = [item if isinstance(item, bytes) else str(item).encode() for item in array.flat]
+        kind = onnx.TensorProto.STRING
+        return onnx.TensorProto(name=name, data_type=kind, dims=array.shape, string_data=strings)
     return onnx.TensorProto(
         name=name,
         data_type=_element_type(array.dtype.name, name),

@@ -361,11 +361,22 @@ class Walker:
 
 def apply_point(point: Point, x: NDArray[Any], params: QuantParams | None) -> NDArray[Any]:
     """Return what a point gives: quantized by ``params``, or passed on in float when None."""
+    if params is None and point.params is None:
+        return x
+    if x.dtype.kind != "f":
+        raise ModelError(
+            f"it quantizes {point.input}, a tensor of {x.dtype.name}, which holds no real numbers",
+            where=f"point {point.name}",
+        )
+    y: NDArray[Any] = x
     try:
-        if params is not None:
-            if point.stored is not None and params is point.params:
-                return point.stored
-            return fake_quantize(x, params)
-        return x if point.params is None else float_passthrough(x, point.params)
+        if params is None and point.params is not None:
+            y = float_passthrough(x, point.params)
+        elif point.stored is not None and params is point.params:
+            y = point.stored
+        elif params is not None:
+            y = fake_quantize(x, params)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, where=f"point {point.name}") from error
+    # A point hands on the type that it is given, and NumPy makes scalars of arrays of rank 0.
+    return y if y.dtype == x.dtype and isinstance(y, np.ndarray) else np.asarray(y, x.dtype)

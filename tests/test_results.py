@@ -286,6 +286,7 @@ def test_the_listing_has_a_json_form_with_every_point_and_node():
         "consumers": ["Softmax@0", "ArgMax@0"],
         "enabled": False,
         "reason": "switched off in the file",
+        "name_in_file": None,
     }
     assert record["nodes"][1] == {
         "name": "Softmax@0",
@@ -293,6 +294,7 @@ def test_the_listing_has_a_json_form_with_every_point_and_node():
         "points": [],
         "analysed": False,
         "reason": "run in float",
+        "name_in_file": None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -209,11 +210,8 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
     }
     chip = _chip(ceilings, march)
     loss = {name: 1 - value for name, value in cosine.items()}
-    if loss["as_calibrated"] != loss["as_calibrated"]:
-        return (
-            "The float model itself gives NaN or infinite outputs: look at the model and its "
-            "inputs before quantization."
-        )
+    if math.isnan(loss["as_calibrated"]):
+        return _unmeasured(loss)
     now = f"cosine {cosine['as_calibrated']:.4f} as calibrated"
     if cosine["as_calibrated"] >= target:
         return (
@@ -221,6 +219,20 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
             f"{chip}"
         )
     return f"{_cause(loss)} ({now}); {_remedy(cosine, loss, target, march)}.{chip}"
+
+
+def _unmeasured(loss: Mapping[str, float]) -> str:
+    """Say where NaN or infinity comes from: a ceiling that could be measured tells."""
+    if all(math.isnan(value) for value in loss.values()):
+        return (
+            "The float model itself gives NaN or infinite outputs: look at the model and its "
+            "inputs before quantization."
+        )
+    sources = [name for name in ("weights", "activations") if math.isnan(loss[f"{name}_only"])]
+    return (
+        "The calibrated model gives NaN or infinite outputs where the float model does not: look "
+        f"at the parameters of its {' and '.join(sources) or 'points'}."
+    )
 
 
 def _chip(ceilings: Sequence[Ceiling], march: str) -> str:

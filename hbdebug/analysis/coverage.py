@@ -11,7 +11,7 @@ import numpy as np
 
 import hbdebug
 from hbdebug.errors import UsageError
-from hbdebug.model import Node, Point
+from hbdebug.model import IN_SUBGRAPH, JOINED, Node, Point
 from hbdebug.names import close_matches
 from hbdebug.results import ListedNode, ListedPoint, ModelListing, NotAnalysed
 from hbdebug.samples import TensorSpec
@@ -41,6 +41,8 @@ _HANDS_ON = frozenset(
 
 _SELECTOR = "HzFilter"
 
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
 _FUSING = frozenset({"Relu", "Clip", "Add", "Conv", "ConvTranspose"})
 
 FUSED = "fused into the node in front of it: no point between them"
@@ -49,6 +51,7 @@ INTEGER_TYPED = "integer-typed: computes no real numbers"
 SELECTS = "selects candidates: its outputs vary in length from run to run"
 ASSUMED = "not in the file: the quantizer left it to the range of the point behind it"
 DEAD_END = "does not reach the measured outputs"
+CONTROL_FLOW = "control flow: runs in float as a whole, with what is inside of it"
 
 # Reasons that the coverage line states in fewer words.
 _SHORT = {
@@ -58,6 +61,9 @@ _SHORT = {
     SELECTS: "select candidates",
     ASSUMED: "assumed for the float baseline",
     DEAD_END: "do not reach the measured outputs",
+    CONTROL_FLOW: "run as a whole",
+    IN_SUBGRAPH: "inside of subgraphs",
+    JOINED: "run with others",
 }
 
 
@@ -132,6 +138,7 @@ def cover(
         else:
             reason = _reason(model, node, points, dtypes)
             left_out.append(NotAnalysed(name=node.name, op_type=node.op_type, reason=reason))
+        left_out += node.inside
     if whole is not None:
         left_out += [
             NotAnalysed(
@@ -190,6 +197,10 @@ def _reason(
         return ASSUMED
     if points:
         return points[0].reason
+    return CONTROL_FLOW if node.op_type in _CONTROL_FLOW else _without_points(model, node, dtypes)
+
+
+def _without_points(model: QuantModel, node: Node, dtypes: Mapping[str, str]) -> str:
     known = [dtypes[name] for name in (*node.inputs, *node.outputs) if name in dtypes]
     if known and not any(name.startswith(("float", "bfloat")) for name in known):
         return INTEGER_TYPED
@@ -219,7 +230,8 @@ def coverage_line(noun: str, analysed: int, left_out: Sequence[NotAnalysed]) -> 
 
 def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     """List every point and node of a model, without running it."""
-    coverage = cover(model, {})
+    # In a twin of pairs, tensors of integers hold real numbers.
+    coverage = cover(model, {} if model.has_pairs else model.dtypes)
     reasons = {item.name: item.reason for item in coverage.not_analysed}
     points = []
     for point in model.points:
@@ -227,6 +239,7 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
         points.append(
             ListedPoint(
                 name=point.name,
+                name_in_file=model.renamed.get(point.name, point.name),
                 role=point.role,
                 dtype="" if params is None else params.dtype,
                 granularity=granularity(point),
@@ -241,6 +254,7 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     nodes = [
         ListedNode(
             name=node.name,
+            name_in_file=model.renamed.get(node.name, node.name),
             op_type=node.op_type,
             points=tuple(point.name for point in coverage.node_points.get(node.name, ())),
             analysed=node.name in coverage.node_points,
@@ -250,9 +264,14 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
     ]
     nodes += [
         ListedNode(
-            name=item.name, op_type=item.op_type, points=(), analysed=False, reason=item.reason
+            name=item.name,
+            name_in_file=model.renamed.get(item.name, item.name),
+            op_type=item.op_type,
+            points=(),
+            analysed=False,
+            reason=item.reason,
         )
-        for item in model.skipped
+        for item in (*model.skipped, *(item for node in model.nodes for item in node.inside))
     ]
     return ModelListing(
         hbdebug_version=hbdebug.__version__,
@@ -280,6 +299,11 @@ def largest_threshold(points: Sequence[Point]) -> float | None:
         if point.params is not None and point.params.threshold.size
     ]
     return max(found, default=None)
+
+
+def answers_to(model: QuantModel, name: str) -> tuple[str, ...]:
+    """Return the names by which a user may select a node or point: ours, and the file's."""
+    return tuple(dict.fromkeys(filter(None, (name, model.renamed.get(name, "")))))
 
 
 def consumer_names(model: QuantModel, point: Point) -> tuple[str, ...]:

@@ -7,17 +7,21 @@ says which. What is found here needs no run: it stands in the model's operators 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hbdebug.model import Point
+from hbdebug.quant import broadcast_channels
 from hbdebug.results import Diagnostic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from hbdebug.model import Node, QuantModel
+    from hbdebug.quant import QuantParams
 
 # The table's steps are 1/127 of its output's range of 1; half a step is what rounding hides.
 _VISIBLE = 0.5 / 127
@@ -31,6 +35,60 @@ def diagnose(model: QuantModel) -> tuple[Diagnostic, ...]:
         if node.op_type in _CHECKS
         for found in _CHECKS[node.op_type](model, node)
     )
+
+
+def _weighted(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
+    """Channels whose threshold leaves nothing of their weights.
+
+    The converter gives a channel that has only zeros the smallest threshold that float32 has
+    (measured, HMCT 1.1.0); other files have 0.
+    """
+    point = model.producer_of.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    if not isinstance(point, Point) or point.params is None or not point.enabled:
+        return
+    params = point.params
+    weight = model.constants.get(model.in_front_of_points(point.output))
+    limits = params.threshold
+    if weight is None or limits.size != params.scale.size or not params.is_integer:
+        return
+    spent = np.flatnonzero(limits <= np.finfo(np.float32).tiny)
+    if not spent.size:
+        return
+    largest = _largest_weights(np.asarray(weight), params)
+    dead = [int(channel) for channel in spent if largest[channel] == 0]
+    lost = [int(channel) for channel in spent if largest[channel] > 0]
+    if dead:
+        yield Diagnostic(
+            name="dead_channel",
+            node=node.name,
+            op_type=node.op_type,
+            evidence=f"only zero weights in {len(dead)} of {limits.size} channels "
+            f"(index {_some_numbers(dead)})",
+            remedy="nothing is lost; a channel that gives only its bias can be pruned",
+        )
+    if lost:
+        yield Diagnostic(
+            name="extinguished_channel",
+            node=node.name,
+            op_type=node.op_type,
+            evidence=f"a threshold of 0 for weights up to {largest[lost].max():.4g} in {len(lost)} "
+            f"of {limits.size} channels (index {_some_numbers(lost)}): they become 0",
+            remedy="calibrate the weights again",
+        )
+
+
+def _largest_weights(weight: NDArray[Any], params: QuantParams) -> NDArray[np.float64]:
+    """Return the largest absolute weight of each scale's channel."""
+    number = np.arange(params.scale.size, dtype=np.float32)
+    channel = broadcast_channels(number, weight.shape, params.axis, params.group).astype(np.int64)
+    largest = np.zeros(params.scale.size)
+    np.maximum.at(largest, np.broadcast_to(channel, weight.shape), np.abs(weight))
+    return largest
+
+
+def _some_numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:5])
+    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"
 
 
 def _hard_sigmoid(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
@@ -159,8 +217,12 @@ def _int16_max_pool(model: QuantModel, node: Node) -> Iterator[Diagnostic]:
 _CHECKS: Mapping[str, Callable[[QuantModel, Node], Iterator[Diagnostic]]] = {
     "AveragePool": _average_pool,
     "Clip": _clip,
+    "Conv": _weighted,
+    "ConvTranspose": _weighted,
+    "Gemm": _weighted,
     "HardSigmoid": _hard_sigmoid,
     "HzPad": _int16_pad,
+    "MatMul": _weighted,
     "MaxPool": _int16_max_pool,
     "PRelu": _prelu,
     "Pad": _int16_pad,

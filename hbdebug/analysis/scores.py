@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hbdebug.metrics import METRICS, OTHER_SHAPE, Reference, badness, looks_like_scores, worst
+from hbdebug.metrics import (
+    BASELINE_NOT_FINITE,
+    METRICS,
+    OTHER_SHAPE,
+    Reference,
+    badness,
+    looks_like_scores,
+    worst,
+)
 from hbdebug.results import Effect
 
 if TYPE_CHECKING:
@@ -119,6 +127,7 @@ class Scores:
             measured.
         exact: bool, shape (assignments, samples).
         done: bool, shape (assignments, samples): what has been evaluated.
+        broken: bool, shape (samples,): where some output of the float baseline is not finite.
         flags: For each assignment the flags of any of its samples.
     """
 
@@ -127,6 +136,7 @@ class Scores:
     table: NDArray[np.float64]
     exact: Flags
     done: Flags
+    broken: Flags
     flags: list[tuple[str, ...]] = field(default_factory=list)
 
     @classmethod
@@ -139,6 +149,7 @@ class Scores:
             table=np.full(shape, np.nan),
             exact=np.zeros(shape[:2], np.bool_),
             done=np.zeros(shape[:2], np.bool_),
+            broken=np.zeros(samples, np.bool_),
             flags=[()] * assignments,
         )
 
@@ -147,6 +158,7 @@ class Scores:
         self.table[assignment, sample] = scored.values
         self.exact[assignment, sample] = scored.exact
         self.done[assignment, sample] = True
+        self.broken[sample] |= BASELINE_NOT_FINITE in scored.flags
         self.flags[assignment] = tuple(dict.fromkeys((*self.flags[assignment], *scored.flags)))
 
     def only(self, samples: Flags) -> Scores:
@@ -161,6 +173,7 @@ class Scores:
             table=self.table[:, samples],
             exact=self.exact[:, samples],
             done=self.done[:, samples],
+            broken=self.broken[samples],
             flags=self.flags,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import (
+    answers_to,
     consumer_names,
     cover,
     coverage_line,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from hbdebug.engine import Engine
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.jump import Schedule
-    from hbdebug.model import Point, QuantModel
+    from hbdebug.model import Node, Point, QuantModel
     from hbdebug.observer import Observer
     from hbdebug.results import Effect, Suggestion
     from hbdebug.samples import Samples
@@ -106,6 +107,7 @@ class Ranking:
         complete_samples: Number of samples on which everything was measured.
         interrupted: Whether the run was stopped early.
         notes: What about the run the user should know.
+        broken: Indices of the samples on which the float model gives NaN or infinity.
     """
 
     nodes: tuple[NodeResult, ...]
@@ -115,6 +117,7 @@ class Ranking:
     complete_samples: int
     interrupted: bool
     notes: tuple[str, ...] = ()
+    broken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +179,9 @@ def cut_off(model: QuantModel, node_name: str, *, counted: bool = False) -> Quan
             or "`hbdebug info MODEL` lists the nodes.",
         )
     outputs = tuple(
-        TensorSpec(name=name, dtype="float32", shape=()) for name in node.outputs if name
+        TensorSpec(name=name, dtype=model.dtypes.get(name, "float32"), shape=())
+        for name in node.outputs
+        if name
     )
     part = model.upto(outputs)
     if not counted:
@@ -345,6 +350,7 @@ def _ranking(
     failures: Mapping[int, str],
 ) -> Ranking:
     """Put what was measured in order."""
+    broken = tuple(int(index) for index in np.flatnonzero(scores.broken))
     # What failed on one sample counts on none.
     scores.done[list(failures)] = False
     scores, complete = _usable(scores, failures)
@@ -370,6 +376,7 @@ def _ranking(
         coverage=coverage_line(_NOUNS[request.kind], len(measured), left_out),
         complete_samples=complete,
         interrupted=interrupted,
+        broken=broken,
     )
 
 
@@ -450,7 +457,7 @@ def _selected_nodes(model: QuantModel, coverage: Coverage, request: Request) -> 
             "no node has a point that is switched on", where=model.path, hint="Nothing to rank."
         )
     return select(
-        {name: (name,) for name in coverage.node_points},
+        {name: answers_to(model, name) for name in coverage.node_points},
         {name: (model.node_by_name[name].op_type,) for name in coverage.node_points},
         patterns=request.nodes,
         ops=request.ops,
@@ -476,7 +483,14 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
         name: [node for node, _ in model.consuming_nodes(point)] for name, point in points.items()
     }
     chosen = select(
-        {name: (name, *(node.name for node in consumers[name])) for name in points},
+        {
+            name: tuple(
+                answer
+                for item in (name, *(node.name for node in consumers[name]))
+                for answer in answers_to(model, item)
+            )
+            for name in points
+        },
         {name: tuple(node.op_type for node in consumers[name]) for name in points},
         patterns=request.nodes,
         ops=request.ops,
@@ -513,7 +527,8 @@ def _order(
 
     # Sorting is stable, so that equals stay in graph order.
     order = sorted(range(len(items)), key=key)
-    means = resampled_means(values, request.seed)
+    # A sample without a float result says nothing about anybody.
+    means = resampled_means(values[:, ~scores.broken], request.seed)
     return order, intervals(means, len(items)), ties(means, order)
 
 
@@ -556,8 +571,17 @@ def _node_result(
         weights=_half(scores, item.weights, request),
         activations=_half(scores, item.activations, request),
         suggestion=action,
-        note="; ".join(filter(None, (note, plan.notes.get(item.name, "")))),
+        note="; ".join(filter(None, (note, plan.notes.get(item.name, ""), _own_name(model, node)))),
     )
+
+
+def _own_name(model: QuantModel, node: Node) -> str:
+    """Say that a node cannot be named in a configuration, where that is so."""
+    name = model.renamed.get(node.name)
+    if name is None:
+        return ""
+    called = f"shares the name {name} with others" if name else "has no name"
+    return f"it {called} in the file, so that no configuration can name it alone"
 
 
 def _point_result(model: QuantModel, request: Request, scores: Scores, line: _Line) -> PointResult:

@@ -19,8 +19,19 @@ if TYPE_CHECKING:
 LAST = np.iinfo(np.int64).max
 """As the end of a Slice: up to the end of the axis."""
 
+_LARGEST = 1 << 31
+
 # onnx.TensorProto's numbers, written out because they are part of the file format.
 FLOAT32, INT8, INT16, INT32, FLOAT64 = 1, 3, 5, 6, 11
+
+
+def _is_like(value: Any, like: Any) -> bool:
+    """Whether an attribute's value is of a type, and no integer beyond what any tensor has."""
+    if isinstance(like, float):
+        return isinstance(value, (int, float))
+    if isinstance(like, int):
+        return isinstance(value, int) and abs(value) <= _LARGEST
+    return isinstance(value, type(like))
 
 
 class Body:
@@ -61,14 +72,30 @@ class Body:
         self._known = known
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Return an attribute of the custom node, or the schema's default."""
-        return self._attributes.get(name, default)
+        """Return an attribute of the custom node, or the schema's default.
 
-    def required(self, name: str) -> Any:
-        """Return an attribute that the schema gives no default."""
+        Raises:
+            UnsupportedError: It is of another type than the default, or an absurd number.
+        """
+        value = self._attributes.get(name, default)
+        items, likes = (value, default) if isinstance(default, list) else ([value], [default])
+        if not isinstance(items, list) or not all(_is_like(item, likes[0]) for item in items):
+            raise UnsupportedError(f"its attribute {name} is {value!r:.60}, which makes no sense")
+        return value
+
+    def required(self, name: str, like: Any) -> Any:
+        """Return an attribute that the schema gives no default.
+
+        Args:
+            name: Its name.
+            like: A value of its type.
+
+        Raises:
+            UnsupportedError: It is missing, or as for `attribute`.
+        """
         if name not in self._attributes:
             raise UnsupportedError(f"its attribute {name} is missing")
-        return self._attributes[name]
+        return self.attribute(name, like)
 
     def input(self, index: int) -> str:
         """Return an input that the operator cannot do without."""

@@ -62,6 +62,10 @@ _KINDS = {
     "zero_point": "ints",
 }
 
+NOTHING = float(np.finfo(np.float32).tiny)
+"""The threshold that the vendor's converter gives a channel without any weight (measured, HMCT
+1.1.0); an activation that was zero throughout the calibration gets 1.0."""
+
 _PYTHON_TYPES = {"int": int, "float": float, "str": str}
 
 
@@ -141,8 +145,7 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     elif isinstance(value, list):
         if kind == "strs":
             return tuple(str(item) for item in value)
-        # ONNX lists are all of one type.
-        if not isinstance(value[0] if value else 0, (str, bytes)):
+        if all(isinstance(item, (int, float)) for item in value):
             return np.array(value, np.float64)
     raise UnsupportedError(
         f"attribute {name} of HzCalibration is {value!r:.60}, which is no {kind.rstrip('s')}"
@@ -157,6 +160,9 @@ def after_load(raw: CalibrationAttributes) -> CalibrationAttributes:
     and zero points recomputed from the thresholds in double precision and rounded to float32
     once. (Where the two disagree, the thresholds win here, the scales in the kernel.)
 
+    A threshold of 0, of a channel without any weight, becomes `NOTHING`, as the vendor's
+    converter writes it: the kernel would divide 0 by 0. All that it quantizes becomes 0.
+
     Raises:
         ModelError: The attributes contradict each other.
     """
@@ -168,19 +174,19 @@ def after_load(raw: CalibrationAttributes) -> CalibrationAttributes:
         # file's own are taken; which limit the vendor would divide by was never observed.
         return attributes
     limit = INT_RANGES[attributes.qtype][1]
-    if attributes.constant == 2:
-        if attributes.scales.size:
-            return replace(attributes, thresholds=attributes.scales * limit)
-        return attributes
-    if not attributes.thresholds.size:
-        return attributes
+    if attributes.constant == 2 or not attributes.thresholds.size:
+        scales = np.where(attributes.scales == 0, np.float32(NOTHING / limit), attributes.scales)
+        if attributes.constant == 2 and scales.size:
+            return replace(attributes, scales=scales, thresholds=scales * limit)
+        return replace(attributes, scales=scales)
     if attributes.flags & ASYMMETRIC:
         return _asymmetric(attributes)
+    thresholds = np.where(attributes.thresholds == 0, NOTHING, attributes.thresholds)
     with np.errstate(all="ignore"):
-        scales = attributes.thresholds / limit
+        scales = thresholds / limit
         if attributes.flags & _SHIFT:
             scales = np.exp2(-np.rint(-np.log2(scales)))
-    return replace(attributes, scales=_rounded(scales))
+    return replace(attributes, scales=_rounded(scales), thresholds=thresholds)
 
 
 def _without_legacy(raw: CalibrationAttributes) -> CalibrationAttributes:
@@ -225,7 +231,8 @@ def _asymmetric(attributes: CalibrationAttributes) -> CalibrationAttributes:
         )
     low, high = attributes.thresholds
     qmin, qmax = INT_RANGES[attributes.qtype]
-    scale = _rounded((high - low) / (qmax - qmin))
+    # A tensor that was zero throughout the calibration: any step represents it.
+    scale = _rounded((high - low) / (qmax - qmin)) if high or low else np.ones(())
     if not (np.isfinite(scale) and scale > 0):
         raise ModelError(f"its range from {low:g} to {high:g} is empty, so it has no scale")
     zero_point = qmax - np.rint(high / scale)

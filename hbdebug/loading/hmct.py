@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 
 from hbdebug.errors import ModelError, UnsupportedError
-from hbdebug.loading import protobuf
+from hbdebug.loading import opaque, protobuf
 from hbdebug.loading.body import Body
+from hbdebug.loading.checks import check_ends
 from hbdebug.loading.graph import in_order, leave_out, some
+from hbdebug.loading.names import nodes_inside, unique_names
 from hbdebug.loading.operators import HORIZON, LOWERINGS
 from hbdebug.loading.points import float_point, read_point
 from hbdebug.loading.tensors import Tensors
@@ -46,8 +48,22 @@ INTEGER_PREFIXES = (
 STOCK_DOMAINS = ("", "com.microsoft")
 """Domains whose operators ONNX Runtime brings along."""
 
+_QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear"})
+
 # The only opset that the vendor writes; counts where a model consists of its operators alone.
 _DEFAULT_OPSET = 11
+
+# Attributes of Constant -> their type, and the dtype of the constant.
+_VALUES: Mapping[str, tuple[int, type]] = {
+    "value": (onnx.AttributeProto.TENSOR, np.generic),
+    "sparse_value": (onnx.AttributeProto.SPARSE_TENSOR, np.generic),
+    "value_float": (onnx.AttributeProto.FLOAT, np.float32),
+    "value_floats": (onnx.AttributeProto.FLOATS, np.float32),
+    "value_int": (onnx.AttributeProto.INT, np.int64),
+    "value_ints": (onnx.AttributeProto.INTS, np.int64),
+    "value_string": (onnx.AttributeProto.STRING, object),
+    "value_strings": (onnx.AttributeProto.STRINGS, object),
+}
 
 _SKIP_HINT = (
     "--skip-unsupported (skip_unsupported=True) leaves out what is not known, with all that "
@@ -116,6 +132,7 @@ class Reader:
         self.notes: list[str] = []
         self._unknown_steps: list[_Unknown] = []
         self._unknown_points: list[_Unknown] = []
+        self._quantized_inside: list[str] = []
 
     def read(self, *, skip_unsupported: bool) -> QuantModel:
         """Return the model.
@@ -125,8 +142,20 @@ class Reader:
             ModelError: It contradicts itself.
         """
         graph = self._file.proto.graph
+        check_ends(graph)
         protos = self._without_constant_nodes()
-        steps = self.steps(list(zip(_unique_names(protos), protos, strict=True)))
+        names, renamed = unique_names(protos)
+        steps = self.steps(list(zip(names, protos, strict=True)))
+        # Some nodes, such as the ends of pairs, are no steps.
+        kept = {step.name for step in steps}
+        renamed = {name: own for name, own in renamed.items() if name in kept}
+        if renamed:
+            self.warnings.append(_on_names(renamed))
+        if self._quantized_inside:
+            self.warnings.append(
+                f"{some(self._quantized_inside)}: pairs inside of branches are no points and stay "
+                "quantized, in the float baseline, too"
+            )
         unknown = self._unknown_steps + self._unknown_points
         if unknown and not skip_unsupported:
             raise _unsupported(unknown, self.hint)
@@ -134,6 +163,20 @@ class Reader:
         inputs = tuple(
             protobuf.tensor_spec(info) for info in graph.input if info.name not in constants
         )
+        ordered = in_order(steps, [spec.name for spec in inputs], constants)
+        outputs = tuple(protobuf.tensor_spec(info) for info in graph.output)
+        skipped: tuple[NotAnalysed, ...] = ()
+        kinds = opaque.not_arrays(graph, constants)
+        if kinds:
+            joined = opaque.join(ordered, kinds, [spec.name for spec in outputs], constants)
+            ordered = in_order(joined.steps, [spec.name for spec in inputs], constants)
+            outputs = tuple(self.tensors.spec(name) for name in joined.outputs)
+            skipped = joined.skipped
+            self.warnings += joined.notes
+        fixed = [spec.name for spec in outputs if spec.name in constants]
+        if fixed:
+            outputs = tuple(spec for spec in outputs if spec.name not in constants)
+            self.warnings.append(f"output {some(fixed)} is a constant, and is not measured")
         model = self.record(
             path=self._file.path,
             sha256=self._file.sha256,
@@ -141,9 +184,12 @@ class Reader:
             producer=protobuf.producer(self._file.proto),
             opset=self._opset,
             inputs=inputs,
-            outputs=tuple(protobuf.tensor_spec(info) for info in graph.output),
-            steps=in_order(steps, [spec.name for spec in inputs], constants),
+            outputs=outputs,
+            steps=ordered,
             constants=constants,
+            skipped=skipped,
+            renamed=renamed,
+            dtypes=self.tensors.dtypes,
             warnings=tuple(self.warnings),
             notes=tuple(self.notes),
         )
@@ -169,7 +215,8 @@ class Reader:
         others = []
         for node in self._file.proto.graph.node:
             if node.op_type == "Constant" and domain_of(node, self._opset) == "":
-                self.tensors.add_constants({node.output[0]: _constant_value(node)})
+                value = _constant_value(node)
+                self.tensors.add_constants({node.output[0]: value})
             else:
                 others.append(node)
         return others
@@ -212,7 +259,15 @@ class Reader:
             attributes=attributes,
             body=body,
             quick=quick,
+            inside=self._inside(name, proto),
         )
+
+    def _inside(self, name: str, proto: onnx.NodeProto) -> tuple[NotAnalysed, ...]:
+        """Return the nodes of a node's subgraphs, and note where they quantize."""
+        inside = tuple(nodes_inside(name, proto))
+        if any(item.op_type in _QUANTIZING for item in inside):
+            self._quantized_inside.append(name)
+        return inside
 
     def lowered(
         self, name: str, proto: onnx.NodeProto, domain: str, attributes: Mapping[str, Any]
@@ -222,6 +277,8 @@ class Reader:
         Raises:
             UnsupportedError: The operator, or something about it, is not known.
         """
+        if not proto.output or not proto.output[0]:
+            raise UnsupportedError(f"{proto.op_type} without its first output is not known")
         lowering = LOWERINGS.get((domain, proto.op_type))
         if lowering is None:
             raise UnsupportedError(f"operator {proto.op_type} of domain {domain} is not known")
@@ -254,6 +311,11 @@ class Reader:
     def _check_subgraphs(self, proto: onnx.NodeProto) -> None:
         """Refuse what a subgraph cannot hold: it is handed to ONNX Runtime as it is."""
         for graph in protobuf.subgraphs(proto):
+            for tensor in graph.initializer:
+                if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                    raise UnsupportedError(
+                        f"tensor {tensor.name} inside of {proto.op_type} lies in a file of its own"
+                    )
             for inner in graph.node:
                 domain = domain_of(inner, self._opset)
                 if domain not in STOCK_DOMAINS:
@@ -287,7 +349,7 @@ class Reader:
             model,
             steps=remainder.steps,
             outputs=tuple(outputs),
-            skipped=(*remainder.skipped, *in_float),
+            skipped=(*model.skipped, *remainder.skipped, *in_float),
         )
 
 
@@ -338,34 +400,30 @@ def _exists(op_type: str, opset: int) -> bool:
 
 def _constant_value(node: onnx.NodeProto) -> NDArray[np.generic]:
     """Return the value of a Constant node, whichever attribute holds it."""
+    where = f"Constant node {node.name or ', '.join(node.output)}"
+    if len(node.output) != 1 or not node.output[0]:
+        raise ModelError(f"it has {len(node.output)} outputs", where=where)
+    kinds = {attribute.name: attribute.type for attribute in node.attribute}
     for name, value in protobuf.attributes(node).items():
-        if name == "value":
-            array: NDArray[np.generic] = value
-            return array
-        if name in ("value_float", "value_floats"):
-            return np.asarray(value, np.float32)
-        if name in ("value_int", "value_ints"):
-            return np.asarray(value, np.int64)
-    raise UnsupportedError(
-        "its value is no tensor and no number", where=f"Constant node {node.name or node.output[0]}"
-    )
+        kind, dtype = _VALUES.get(name, (onnx.AttributeProto.UNDEFINED, object))
+        if kinds[name] == kind:
+            return value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
+    raise ModelError("it has no value", where=where)
 
 
-def _unique_names(protos: Sequence[onnx.NodeProto]) -> list[str]:
-    """Return the nodes' names; one that is empty or repeated is told apart by its position."""
-    taken = {proto.name for proto in protos}
-    seen: set[str] = set()
-    names = []
-    for index, proto in enumerate(protos):
-        name = proto.name
-        if not name or name in seen:
-            name = f"{name or proto.op_type}_{index}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        seen.add(name)
-        names.append(name)
-    return names
+def _on_names(renamed: Mapping[str, str]) -> str:
+    """Say how nodes are called that have no name of their own."""
+    nameless = sum(not name for name in renamed.values())
+    common = sorted({name for name in renamed.values() if name})
+    said = []
+    if nameless:
+        said.append(f"{nameless} have no name and are called <operator>:<output>")
+    if common:
+        said.append(
+            f"{len(renamed) - nameless} share their names ({some(common)}) and are called "
+            "<name>:<output>"
+        )
+    return f"names of nodes in the file: {'; '.join(said)}"
 
 
 def _unsupported(unknown: Sequence[_Unknown], hint: str) -> UnsupportedError:
@@ -380,7 +438,9 @@ def _unsupported(unknown: Sequence[_Unknown], hint: str) -> UnsupportedError:
 
 
 def _check_outputs(model: QuantModel) -> None:
-    known = {*model.producer_of, *model.constants, *(spec.name for spec in model.inputs)}
+    if not model.outputs:
+        raise ModelError("every output of the graph is a constant")
+    known = {*model.producer_of, *(spec.name for spec in model.inputs)}
     for spec in model.outputs:
         if spec.name not in known:
             raise ModelError(f"nothing makes the graph output {spec.name!r}")

@@ -139,7 +139,7 @@ def rsqrt(body: Body) -> None:
 def softmax(body: Body) -> None:
     """Softmax along one axis; before opset 13 ONNX's own flattens everything behind it."""
     x = body.input(0)
-    axis = int(body.required("axis"))
+    axis = int(body.required("axis", 0))
     if body.opset >= 13:
         body.op("Softmax", x, to=body.outputs[0], axis=axis)
         return

@@ -9,7 +9,7 @@ from hbdebug.loading import protobuf
 from hbdebug.loading.calibration_attributes import after_load, parse
 from hbdebug.loading.grid import to_grid
 from hbdebug.model import Point
-from hbdebug.quant import broadcast_channels
+from hbdebug.quant import require_channels
 
 if TYPE_CHECKING:
     import onnx
@@ -92,6 +92,6 @@ def _check_count(params: QuantParams, shape: Shape) -> None:
             continue
         sizes = tuple(size or 1 for size in shape)
         try:
-            broadcast_channels(values, sizes, params.axis, params.group)
+            require_channels(values.size, sizes, params.axis, params.group)
         except UnsupportedError as error:
             raise ModelError(error.message) from error

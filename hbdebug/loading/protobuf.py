@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
-from hbdebug.errors import ModelError
+from hbdebug.errors import ModelError, UnsupportedError
 from hbdebug.loading import external
+from hbdebug.loading.checks import check_names, check_opset
+from hbdebug.loading.functions import inline_functions
 from hbdebug.samples import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
+
+# Bytes that a sparse tensor may take once it is written out.
+_LARGEST_SPARSE = 1 << 30
 
 UNKNOWN_DTYPE = "unknown"
 """Stands for the dtype of a tensor whose type the file does not state."""
@@ -64,11 +70,13 @@ def read_model(
         whole: Whether external data become part of the message, for who changes and writes it.
 
     Returns:
-        The parsed model. Its external tensors are left where they are; `array` maps them.
+        The parsed model, the calls of its own functions replaced by their nodes. Its external
+        tensors are left where they are; `array` maps them.
 
     Raises:
         ModelError: The file is missing, unreadable, cut short or not an ONNX model; or external
             data are missing or outside of the model's folder.
+        UnsupportedError: Its functions cannot be written out.
     """
     if isinstance(source, onnx.ModelProto):
         path = "(in memory)"
@@ -89,6 +97,13 @@ def read_model(
         # The operator set stands behind the graph in the file, so this is where a file that
         # lost its end can still parse.
         raise _not_onnx(path, content, "it states no operator set; it may be cut short")
+    try:
+        check_names(proto)
+        check_opset(proto)
+        inline_functions(proto)
+    except ModelError as error:
+        error.where = f"{path}: {error.where}" if error.where else path
+        raise
     digest = hashlib.sha256(content)
     external.settle(proto, Path(path).parent, digest)
     if whole:
@@ -201,13 +216,45 @@ def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
     Raises:
         ModelError: Type, shape and data do not fit together.
     """
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        # Those of initializers have been read; ONNX would look for others in the current folder.
+        raise UnsupportedError(
+            f"tensor {tensor.name} lies in a file of its own, and is no initializer of the graph"
+        )
+    if any(size < 0 for size in tensor.dims):
+        # NumPy would take -1 for a size that is to be found out.
+        raise ModelError(f"tensor {tensor.name} is damaged: its shape is {list(tensor.dims)}")
     try:
         if external.is_external(tensor):
             return external.mapped(tensor)
         values: NDArray[np.generic] = onnx.numpy_helper.to_array(tensor)  # noqa: TID251 - here
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # a damaged tensor makes ONNX and NumPy raise almost anything
         raise ModelError(f"tensor {tensor.name} is damaged: {error}") from error
     return values
+
+
+def dense(tensor: onnx.SparseTensorProto) -> NDArray[np.generic]:
+    """Return the values of a sparse tensor, zeros included.
+
+    Raises:
+        ModelError: Shape, indices and values do not fit together.
+        UnsupportedError: It would take more than 1 GiB.
+    """
+    name, shape = tensor.values.name, tuple(tensor.dims)
+    values = array(tensor.values).reshape(-1)
+    indices: NDArray[Any] = array(tensor.indices)
+    if any(size < 0 for size in shape):
+        raise ModelError(f"sparse tensor {name} is damaged: its shape is {list(shape)}")
+    if math.prod(shape) * values.itemsize > _LARGEST_SPARSE:
+        raise UnsupportedError(f"sparse tensor {name} of shape {list(shape)} is too large")
+    try:
+        if indices.ndim == 2:
+            indices = np.ravel_multi_index(tuple(indices.T), shape)
+        flat = np.zeros(math.prod(shape), values.dtype)
+        np.put(flat, indices, values)
+    except (IndexError, TypeError, ValueError) as error:
+        raise ModelError(f"sparse tensor {name} is damaged: {error}") from error
+    return flat.reshape(shape)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -226,8 +273,11 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     kind = attribute.type
     if kind == onnx.AttributeProto.UNDEFINED:
         raise ModelError(f"attribute {attribute.name} has no type")
-    if kind == onnx.AttributeProto.TENSOR:
-        return array(attribute.t)
+    if attribute.ref_attr_name:
+        raise ModelError(f"attribute {attribute.name} stands for one of a function, outside of any")
+    if kind in (onnx.AttributeProto.TENSOR, onnx.AttributeProto.SPARSE_TENSOR):
+        tensor = attribute.t if attribute.HasField("t") else None
+        return dense(attribute.sparse_tensor) if tensor is None else array(tensor)
     value = onnx.helper.get_attribute_value(attribute)
     if kind == onnx.AttributeProto.STRING:
         return _decoded(value)

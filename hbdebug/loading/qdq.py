@@ -179,9 +179,4 @@ class _Reader(Reader):
                 f"{twin.put_back[0]}) are assumed for the float baseline: quantizers leave them "
                 "out; they change nothing where values are never negative"
             )
-        if twin.quantized_inside:
-            self.warnings.append(
-                f"{some(twin.quantized_inside)}: pairs inside of branches are no points and stay "
-                "quantized, in the float baseline, too"
-            )
         return steps

@@ -117,10 +117,10 @@ def read_grid(
         dtype = stored_as or _type_without_zero_point(proto.op_type, attributes)
     if dtype not in INT_RANGES:
         raise UnsupportedError(f"quantized type {dtype} is not known; {_known(INT_RANGES)}")
-    precision = attributes.get("precision", 0)
+    precision = _integer(attributes, "precision", 0)
     if precision not in {0, onnx.TensorProto.FLOAT}:
         raise UnsupportedError(f"it divides with precision {precision}, and not in float32")
-    block = int(attributes.get("block_size", 0))
+    block = _integer(attributes, "block_size", 0)
     return Grid(params=_params(dtype, scale, zero_point, attributes, shape, block), real=real)
 
 
@@ -141,7 +141,7 @@ def _params(
     if zero.size not in {1, real.size}:
         raise ModelError(f"it has {real.size} scales and {zero.size} zero points")
     zero = np.broadcast_to(zero.reshape(real.shape if zero.size == real.size else ()), real.shape)
-    axis = 1 if per_tensor else _axis(int(attributes.get("axis", 1)), shape, real.ndim)
+    axis = 1 if per_tensor else _axis(_integer(attributes, "axis", 1), shape, real.ndim)
     return QuantParams(
         dtype=dtype,
         scale=real,
@@ -178,9 +178,18 @@ def _constant(
 
 def _type_without_zero_point(op_type: str, attributes: Mapping[str, Any]) -> str:
     if op_type == "HzQuantize":
-        return f"int{attributes.get('bits', 8)}"
-    number = int(attributes.get("output_dtype", 0)) or onnx.TensorProto.UINT8
+        return f"int{_integer(attributes, 'bits', 8)}"
+    number = _integer(attributes, "output_dtype", 0) or onnx.TensorProto.UINT8
+    if number not in onnx.TensorProto.DataType.values():
+        raise ModelError(f"its output_dtype {number} is no type of ONNX")
     return str(onnx.TensorProto.DataType.Name(number).lower())
+
+
+def _integer(attributes: Mapping[str, Any], name: str, default: int) -> int:
+    value = attributes.get(name, default)
+    if not isinstance(value, int):
+        raise ModelError(f"its attribute {name} is {value!r:.60}, which is no integer")
+    return value
 
 
 def _axis(axis: int, shape: Shape | None, scale_rank: int) -> int:

@@ -20,6 +20,9 @@ _SAMPLING_MODES = ("bilinear", "nearest", "bicubic")
 # How far a bicubic tap reaches past an image whose coordinates run from -0.5 to size - 0.5.
 _MARGIN = 2
 
+# Beyond so many channels, a Conv is an ulp off and takes a sensible time.
+_MOST_COLOURS = 16
+
 
 def grid_sample(body: Body) -> None:
     """ONNX's GridSample; at most 2.4e-7 off.
@@ -139,7 +142,7 @@ def space_to_depth(body: Body) -> None:
         UnsupportedError: The layout is neither NCHW nor NHWC.
     """
     x = body.input(0)
-    blocks = [int(body.required(f"block_{side}")) for side in ("height", "width")]
+    blocks = [int(body.required(f"block_{side}", 0)) for side in ("height", "width")]
     nhwc = _is_nhwc(body)
     first = 1 if nhwc else 2
     shape = body.op("Shape", x)
@@ -204,7 +207,7 @@ def preprocess(body: Body) -> None:
     group = int(body.attribute("channel_group", 1))
     shape = body.shape_of(weight)
     per_group = shape[1] if shape is not None and len(shape) == 4 else None
-    if per_group is None or (group > 1 and per_group > 1):
+    if per_group is None or per_group > _MOST_COLOURS or (group > 1 and per_group > 1):
         body.op("Conv", x, weight, bias, to=body.outputs[0], group=group, kernel_shape=[1, 1])
         return
     total = ""
@@ -226,11 +229,14 @@ def keep_above(body: Body) -> None:
     place ``(row, column)`` in float32, and the channel vector of every input.
     """
     x = body.input(0)
-    low, high = (int(value) for value in body.required("idx_range"))
+    idx_range = body.required("idx_range", [0, 0])
+    if len(idx_range) != 2:
+        raise UnsupportedError(f"its idx_range {idx_range} is no pair")
+    low, high = idx_range
     scores = body.slice(x, low, high, axis=1)
     largest = body.reduce("ReduceMax", scores, [1], keep=False)
     # "At least the threshold" is "above the next float below it"; GreaterOrEqual is opset 12.
-    threshold = np.float32(body.required("threshold"))
+    threshold = np.float32(body.required("threshold", 0.0))
     below = np.nextafter(threshold, np.float32(-np.inf))
     kept = body.op("Greater", largest, body.floats(below))
     rows = body.op("Reshape", kept, body.integers([-1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hbdebug.errors import UnsupportedError
 from hbdebug.loading import protobuf
 from hbdebug.model import CALIBRATION
 from hbdebug.samples import TensorSpec
@@ -32,16 +31,16 @@ class Tensors:
         taken: Every tensor name in use.
 
     Raises:
-        UnsupportedError: The graph has sparse initializers.
         ModelError: An initializer is damaged.
+        UnsupportedError: A sparse one is too large.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        if graph.sparse_initializer:
-            raise UnsupportedError("sparse initializers are not supported")
         self.constants: dict[str, NDArray[np.generic]] = {
             tensor.name: protobuf.array(tensor) for tensor in graph.initializer
         }
+        for sparse in graph.sparse_initializer:
+            self.constants[sparse.values.name] = protobuf.dense(sparse)
         infos = (*graph.value_info, *graph.output, *graph.input)
         self._infos = {info.name: info for info in infos}
         self._behind_points: dict[str, str] = {}
@@ -58,6 +57,12 @@ class Tensors:
     def add_constants(self, values: dict[str, NDArray[np.generic]]) -> None:
         """Add constants that are no initializers."""
         self.constants.update(values)
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Tensor -> dtype name, as far as the file states it."""
+        specs = (protobuf.tensor_spec(info) for info in self._infos.values())
+        return {spec.name: spec.dtype for spec in specs if spec.dtype != protobuf.UNKNOWN_DTYPE}
 
     def is_read(self, tensor: str) -> bool:
         """Whether a node or the user reads a tensor."""

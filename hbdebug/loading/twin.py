@@ -65,7 +65,6 @@ class Twin:
 
     Attributes:
         put_back: Names of the nodes that the file does not have.
-        quantized_inside: Names of the nodes that have pairs inside of their subgraphs.
     """
 
     def __init__(self, reader: Reader, graph: onnx.GraphProto, opset: int) -> None:
@@ -91,22 +90,19 @@ class Twin:
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         self._steps: list[Step] = []
         self.put_back: list[str] = []
-        self.quantized_inside: list[str] = []
 
     def steps(self, named: Sequence[tuple[str, onnx.NodeProto]]) -> list[Step]:
         """Return the twin's steps."""
         protos = _sorted(named, self._tensors.constants)
         protos = self._without_preparations(protos)
         self._makers = {output: proto for _, proto in protos for output in proto.output}
-        for name, proto in protos:
+        for _, proto in protos:
             if self._is(proto, DEQUANTIZE) and proto.input and proto.output:
                 self._dequantized.setdefault(proto.input[0], []).append(proto)
             else:
                 self._read_as_integers.update(proto.input)
             for tensor in dict.fromkeys(proto.input):
                 self._readers.setdefault(tensor, []).append(proto)
-            if any(self._quantizes_inside(graph) for graph in protobuf.subgraphs(proto)):
-                self.quantized_inside.append(name)
         self._find_moved_constants(protos)
         for name, proto in protos:
             self._read_or_leave_out(name, proto)
@@ -115,13 +111,6 @@ class Twin:
 
     def _is(self, proto: onnx.NodeProto, operators: frozenset[tuple[str, str]]) -> bool:
         return (domain_of(proto, self._opset), proto.op_type) in operators
-
-    def _quantizes_inside(self, graph: onnx.GraphProto) -> bool:
-        return any(
-            self._is(node, QUANTIZE | DEQUANTIZE)
-            or any(self._quantizes_inside(inner) for inner in protobuf.subgraphs(node))
-            for node in graph.node
-        )
 
     def _read_or_leave_out(self, name: str, proto: onnx.NodeProto) -> None:
         try:
@@ -251,7 +240,7 @@ class Twin:
         So exporters write that not all integers of the type are in use.
         """
         readers = self._readers.get(tensor, [])
-        if len(readers) != 1 or tensor in self._fixed:
+        if len(readers) != 1 or tensor in self._fixed or not readers[0].output:
             return None
         (proto,) = readers
         bounds = [name for name in proto.input[1:] if name]

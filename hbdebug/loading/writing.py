@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hbdebug.model import IntegerModel, Node
+    from hbdebug.model import IntegerModel, Node, Op
     from hbdebug.samples import TensorSpec
 
 # What the vendor writes. ONNX checks files against these versions.
@@ -61,7 +61,7 @@ def integer_content(
     proto.metadata_props.extend(source.metadata_props)
     graph = proto.graph
     graph.name = source.graph.name
-    graph.node.extend(_node(node) for node in model.nodes)
+    graph.node.extend(proto for node in model.nodes for proto in _nodes(node))
     graph.input.extend(_infos((spec.name for spec in model.inputs), tensors))
     graph.output.extend(_infos((spec.name for spec in model.outputs), tensors))
     for name in dict.fromkeys(name for node in model.nodes for name in node.inputs):
@@ -78,16 +78,28 @@ def _domain(node: Node) -> str:
     return HORIZON if (HORIZON, node.op_type) in LOWERINGS else node.domain
 
 
-def _node(node: Node) -> onnx.NodeProto:
+def _nodes(node: Node) -> list[onnx.NodeProto]:
+    """Return a node's protobuf form; several where it stands for several, or holds subgraphs."""
+    if not node.inside:
+        return [_proto(node, node.name, _domain(node))]
+    # Its own inputs hold what its subgraphs read from outside, too; its operators' do not.
+    last = len(node.body) - 1
+    return [
+        _proto(op, node.name if index == last else f"{node.name}/{op.op_type}_{index}", op.domain)
+        for index, op in enumerate(node.body)
+    ]
+
+
+def _proto(source: Node | Op, name: str, domain: str) -> onnx.NodeProto:
     proto = onnx.NodeProto(
-        name=node.name,
-        op_type=node.op_type,
-        domain=_domain(node),
-        input=node.inputs,
-        output=node.outputs,
+        name=name,
+        op_type=source.op_type,
+        domain=domain,
+        input=source.inputs,
+        output=source.outputs,
     )
-    for name, value in node.attributes.items():
-        proto.attribute.append(_attribute(name, value))
+    for key, value in source.attributes.items():
+        proto.attribute.append(_attribute(key, value))
     return proto
 
 

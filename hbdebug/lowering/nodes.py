@@ -294,8 +294,11 @@ class NodeLowering:
         params = self._assignment[point.name]
         if params.dtype != "int8" or params.asymmetric or point.input not in self._model.constants:
             raise UnsupportedError("only constant int8 weights can be lowered", where=point.name)
+        value = self._model.constants[point.input]
+        if value.ndim != 4:
+            raise UnsupportedError("only a convolution of images runs in integers", where=node.name)
         return (
-            np.asarray(self._model.constants[point.input], np.float32),
+            np.asarray(value, np.float32),
             params.threshold.astype(np.float32),
             f"{node.name}_{point.input}_quantized",
         )

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hbdebug.report.terminal import Column
-    from hbdebug.results import ModelListing
+    from hbdebug.results import ListedNode, ListedPoint, ModelListing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPointRow:
-    """One point as text; ``state`` is empty for a point that the file quantizes."""
+    """One point as text; ``state`` is empty for a point that the file quantizes and names."""
 
     name: str
     role: str
@@ -35,7 +35,7 @@ class ListedPointRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedNodeRow:
-    """One node as text; ``state`` is empty for a node that would be analysed."""
+    """One node as text; ``state`` is empty for a node that would be analysed and has a name."""
 
     name: str
     op_type: str
@@ -70,7 +70,7 @@ def listed_point_rows(listing: ModelListing) -> list[ListedPointRow]:
             scale=format_real(point.scale),
             tensor=point.tensor,
             consumers=", ".join(point.consumers) or "(graph output)",
-            state="" if point.enabled else f"off: {point.reason}" if point.reason else "off",
+            state="; ".join(filter(None, (_point_state(point), _own_name(point)))),
         )
         for point in listing.points
     ]
@@ -83,14 +83,29 @@ def listed_node_rows(listing: ModelListing) -> list[ListedNodeRow]:
             name=node.name,
             op_type=node.op_type,
             points=", ".join(node.points),
-            state=""
-            if node.analysed
-            else f"not analysed: {node.reason}"
-            if node.reason
-            else "not analysed",
+            state="; ".join(filter(None, (_node_state(node), _own_name(node)))),
         )
         for node in listing.nodes
     ]
+
+
+def _node_state(node: ListedNode) -> str:
+    if node.analysed:
+        return ""
+    return f"not analysed: {node.reason}" if node.reason else "not analysed"
+
+
+def _point_state(point: ListedPoint) -> str:
+    if point.enabled:
+        return ""
+    return f"off: {point.reason}" if point.reason else "off"
+
+
+def _own_name(item: ListedNode | ListedPoint) -> str:
+    """Say what the file calls something that has no name of its own there."""
+    if item.name_in_file in {None, item.name}:
+        return ""
+    return f"called {item.name_in_file} in the file" if item.name_in_file else "no name in the file"
 
 
 def render_listing(listing: ModelListing, *, console: Console) -> None:

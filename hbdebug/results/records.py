@@ -405,6 +405,7 @@ class ListedPoint:
         consumers: Names of the nodes that read it.
         enabled: Whether the file quantizes here.
         reason: Why it does not, in words; empty otherwise.
+        name_in_file: The file's own name, which may be empty or shared; None in older records.
     """
 
     name: str
@@ -417,6 +418,7 @@ class ListedPoint:
     consumers: tuple[str, ...]
     enabled: bool = True
     reason: str = ""
+    name_in_file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -429,6 +431,7 @@ class ListedNode:
         points: Names of the points that ``hbdebug sensitivity`` would quantize for it.
         analysed: Whether it would be ranked.
         reason: Why it would not, in words; empty otherwise.
+        name_in_file: The file's own name, which may be empty or shared; None in older records.
     """
 
     name: str
@@ -436,6 +439,7 @@ class ListedNode:
     points: tuple[str, ...]
     analysed: bool = True
     reason: str = ""
+    name_in_file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -447,7 +451,8 @@ class ModelListing:
         model: The model.
         coverage: The coverage line.
         points: Every point, in graph order.
-        nodes: Every computing node, in graph order; those left out on loading come last.
+        nodes: Every computing node, in graph order; those left out on loading and
+            those inside of others come last.
     """
 
     hbdebug_version: str

@@ -135,8 +135,8 @@ def test_fixed_scale_that_is_missing_leaves_the_point_without_one():
 def test_asymmetric_range_needs_two_thresholds():
     with pytest.raises(ModelError, match="needs two thresholds, and it has 1"):
         grid_of(quant_attrs=0x11121, thresholds=[1.0])
-    with pytest.raises(ModelError, match="range from 0 to 0 is empty"):
-        grid_of(quant_attrs=0x11121, thresholds=[0.0, 0.0])
+    with pytest.raises(ModelError, match="range from 1 to 1 is empty"):
+        grid_of(quant_attrs=0x11121, thresholds=[1.0, 1.0])
 
 
 def test_asymq_needs_vectors_of_one_length():

@@ -150,18 +150,32 @@ def test_repeated_and_empty_names_become_unique_and_stable():
         name = "twin" if made in "pq" else ""
         b.nodes.append(helper.make_node("Relu", [x], [made], name=name))
         b.output(made)
-    expected = ["x_HzCalibration", "twin", "twin_2", "Relu_3", "Relu_4"]
-    assert names(load(b.proto())) == names(load(b.proto())) == expected
+    expected = ["x_HzCalibration", "twin:p", "twin:q", "Relu:r", "Relu:s"]
+    model = load(b.proto())
+    assert names(model) == names(load(b.proto())) == expected
+    assert model.renamed == {"twin:p": "twin", "twin:q": "twin", "Relu:r": "", "Relu:s": ""}
+
+
+def test_made_up_names_stay_when_another_node_is_inserted():
+    b = CalibratedModel()
+    x = b.point(b.input("x", (1, 2)))
+    for made in ("p", "q"):
+        b.nodes.append(helper.make_node("Relu", [x], [made], name="twin"))
+        b.output(made)
+    before = names(load(b.proto()))
+    b.nodes.insert(1, helper.make_node("Relu", [x], ["other"], name="twin"))
+    b.output("other")
+    assert set(before) <= set(names(load(b.proto())))
 
 
 def test_made_up_name_avoids_one_that_exists():
     b = CalibratedModel()
     x = b.point(b.input("x", (1, 2)))
     b.nodes.append(helper.make_node("Relu", [x], ["p"]))
-    b.nodes.append(helper.make_node("Relu", [x], ["q"], name="Relu_1"))
+    b.nodes.append(helper.make_node("Relu", [x], ["q"], name="Relu:p"))
     b.output("p")
     b.output("q")
-    assert names(load(b.proto())) == ["x_HzCalibration", "Relu_1_", "Relu_1"]
+    assert names(load(b.proto())) == ["x_HzCalibration", "Relu:p_", "Relu:p"]
 
 
 def test_tensors_inside_of_a_body_avoid_those_of_the_file():
@@ -205,18 +219,50 @@ def test_constant_nodes_become_constants(attributes, expected):
     assert "five" not in model.node_by_name
 
 
-def test_constant_node_of_strings_is_refused():
+def test_constant_node_of_strings_is_no_obstacle():
     b = CalibratedModel(opset=13)
     b.output(b.node("Relu", [b.point(b.input("x", (1, 2)))]))
-    b.node("Constant", [], "words", value_strings=["a"])
-    with pytest.raises(UnsupportedError, match="no tensor and no number"):
-        load(b.proto())
+    b.node("Constant", [], "words", value_strings=["a", "b"])
+    b.node("Constant", [], "word", value_string="c")
+    constants = load(b.proto()).constants
+    assert constants["words_out"].tolist() == ["a", "b"]
+    assert constants["word_out"].tolist() == "c"
 
 
-def test_sparse_initializers_are_refused():
+def sparse(values, indices, shape) -> onnx.SparseTensorProto:
+    return helper.make_sparse_tensor(
+        helper.make_tensor("sparse", TensorProto.FLOAT, [len(values)], values),
+        helper.make_tensor("indices", TensorProto.INT64, np.shape(indices), np.ravel(indices)),
+        shape,
+    )
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_tensors_are_written_out(indices):
     proto = residual()
-    proto.graph.sparse_initializer.add()
-    with pytest.raises(UnsupportedError, match="sparse"):
+    proto.graph.sparse_initializer.append(sparse([7.0, 8.0], indices, [2, 3]))
+    node = helper.make_node("Constant", [], ["also"])
+    node.attribute.add(name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR)
+    node.attribute[0].sparse_tensor.CopyFrom(sparse([7.0, 8.0], indices, [2, 3]))
+    proto.graph.node.append(node)
+    constants = load(proto).constants
+    for name in ("sparse", "also"):
+        assert constants[name].tolist() == [[0, 7, 0], [0, 0, 8]]
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape", "reason"),
+    [
+        ([1, 6], [2, 3], "damaged"),
+        ([[0, 1], [1, 3]], [2, 3], "damaged"),
+        ([1, 5], [1 << 40, 1 << 20], "too large"),
+        ([1, 5], [-1, 3], "its shape is"),
+    ],
+)
+def test_sparse_tensor_that_cannot_be_written_out_is_refused(indices, shape, reason):
+    proto = residual()
+    proto.graph.sparse_initializer.append(sparse([7.0, 8.0], indices, shape))
+    with pytest.raises(ModelError, match=reason):
         load(proto)
 
 
