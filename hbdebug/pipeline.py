@@ -167,13 +167,11 @@ def sensitivity(
             preparation=replace(preparation or Preparation(), image_offsets=image_offsets(whole)),
         )
     )
-    in_integers = integers or _checked(fidelity) == "integer"
+    in_integers = _in_integers_too(whole, integers=integers, fidelity=fidelity)
     counted = in_integers and kind == "node"
     part, chosen = _measured_part(whole, output_node, counted=counted)
     measured, replaced = real_outputs(part, partial(_dtypes, part, stream, provider))
     notes = (*chosen, *replaced)
-    if in_integers:
-        require_calibrated(whole)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
     settled: dict[str, Any] = {
@@ -374,10 +372,19 @@ def _isolated(
     return IsolatedEngine(model, recipe=recipe, samples=samples, isolation=isolation, **settings)
 
 
-def _checked(fidelity: Fidelity) -> Fidelity:
+def _in_integers_too(model: QuantModel, *, integers: bool, fidelity: Fidelity) -> bool:
+    """Whether something is to be measured in the chip's integers.
+
+    Raises:
+        UsageError: There is no such fidelity.
+        UnsupportedError: The model says nothing about integers.
+    """
     if fidelity not in {"calibrated", "integer"}:
         raise UsageError(f"no such fidelity: {fidelity!r}", hint="There are: calibrated, integer.")
-    return fidelity
+    wanted = integers or fidelity == "integer"
+    if wanted:
+        require_calibrated(model)
+    return wanted
 
 
 def _in_integers(

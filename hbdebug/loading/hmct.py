@@ -311,11 +311,6 @@ class Reader:
     def _check_subgraphs(self, proto: onnx.NodeProto) -> None:
         """Refuse what a subgraph cannot hold: it is handed to ONNX Runtime as it is."""
         for graph in protobuf.subgraphs(proto):
-            for tensor in graph.initializer:
-                if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                    raise UnsupportedError(
-                        f"tensor {tensor.name} inside of {proto.op_type} lies in a file of its own"
-                    )
             for inner in graph.node:
                 domain = domain_of(inner, self._opset)
                 if domain not in STOCK_DOMAINS:

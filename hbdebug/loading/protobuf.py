@@ -216,11 +216,6 @@ def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
     Raises:
         ModelError: Type, shape and data do not fit together.
     """
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        # Those of initializers have been read; ONNX would look for others in the current folder.
-        raise UnsupportedError(
-            f"tensor {tensor.name} lies in a file of its own, and is no initializer of the graph"
-        )
     if any(size < 0 for size in tensor.dims):
         # NumPy would take -1 for a size that is to be found out.
         raise ModelError(f"tensor {tensor.name} is damaged: its shape is {list(tensor.dims)}")
