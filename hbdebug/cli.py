@@ -76,7 +76,9 @@ def sensitivity(
     model: ModelArgument,
     data: Annotated[
         Path,
-        typer.Argument(metavar="CALIB", help="Calibration data: CALIB/<input>/*.npy, or .npz."),
+        typer.Argument(
+            metavar="CALIB", help="Samples: CALIB/<input>/* (.npy, images, raw files), or .npz."
+        ),
     ],
     metric: Annotated[
         list[str] | None,
@@ -102,6 +104,24 @@ def sensitivity(
     samples: Annotated[
         int | None, typer.Option(min=1, help="Use the first N samples. [default: all]")
     ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[INPUT=]TYPE", help="Type of raw files. [default: the model's]"),
+    ] = None,
+    color: Annotated[str, typer.Option(help="Images as rgb, bgr or gray. [default: rgb]")] = "",
+    resize: Annotated[str, typer.Option(metavar="HxW", help="Resize images (bilinear).")] = "",
+    mean: Annotated[
+        str, typer.Option(metavar="M[,M,M]", help="Subtract from images and raw files.")
+    ] = "",
+    scale: Annotated[str, typer.Option(metavar="S[,S,S]", help="Then multiply by.")] = "",
+    offset: Annotated[
+        float | None,
+        typer.Option(help="Add first. [default: -128 where HzPreprocess expects it, else 0]"),
+    ] = None,
+    layout: Annotated[str, typer.Option(help="Layout of image inputs: nchw or nhwc.")] = "",
+    keep_batch: Annotated[
+        bool, typer.Option("--keep-batch", help="Run a file's first axis as one batch.")
+    ] = False,
     split: Annotated[bool, typer.Option(help="Measure weights and activations apart.")] = True,
     suggest: Annotated[bool, typer.Option(help="Search and measure nodes to move.")] = True,
     target: Annotated[
@@ -144,6 +164,7 @@ def sensitivity(
 ) -> None:
     """Rank nodes by the damage each does alone, and suggest which to move."""
     from hbdebug import pipeline
+    from hbdebug.samples import parse_preparation
 
     with _observer() as observer:
         result = pipeline.sensitivity(
@@ -158,6 +179,16 @@ def sensitivity(
             nodes=node or (),
             ops=op or (),
             samples=samples,
+            preparation=parse_preparation(
+                dtypes=dtype or (),
+                color=color,
+                resize=resize,
+                mean=mean,
+                scale=scale,
+                offset=offset,
+                layout=layout,
+                keep_batch=keep_batch,
+            ),
             split=split,
             suggest=suggest,
             target=target,

@@ -61,12 +61,15 @@ def run_float(
 
 def compare_baseline(
     baseline: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
-) -> str:
+) -> tuple[bool, str]:
     """Say in a sentence how far a float baseline is from the float model's outputs.
 
     Args:
         baseline: Output name -> array.
         outputs: The same of the float model; outputs of another name or shape are left out.
+
+    Returns:
+        Whether the two agree, and the sentence.
     """
     compared = [
         (name, array, outputs[name])
@@ -74,7 +77,9 @@ def compare_baseline(
         if name in outputs and outputs[name].shape == array.shape and array.dtype.kind == "f"
     ]
     if not compared:
-        return "the float baseline was not compared with the float model: its outputs are others"
+        return False, (
+            "the float baseline was not compared with the float model: its outputs are others"
+        )
     measured = [
         (Reference(theirs, ("cosine_similarity", "max_abs_error")).measure(ours), name)
         for name, ours, theirs in compared
@@ -86,8 +91,8 @@ def compare_baseline(
         f"{values['max_abs_error']:.1e} at output {name}"
     )
     if loss <= _SAME:
-        return f"the float baseline is the float model: {numbers}"
-    return (
+        return True, f"the float baseline is the float model: {numbers}"
+    return False, (
         f"the float baseline is NOT the float model: {numbers}. Is it the model that was "
         "quantized? Else the quantizer changed more than the pairs say, and rankings are relative "
         "to the file's own float form"

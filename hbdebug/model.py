@@ -181,6 +181,7 @@ class QuantModel:
         warnings: What about the float form of the file the user should know.
         renamed: Node or point -> its name in the file, perhaps empty, where several have that.
         dtypes: Tensor -> dtype name, as far as the file states it.
+        notes: What was assumed of the file, in words for the user.
     """
 
     path: str
@@ -196,6 +197,7 @@ class QuantModel:
     warnings: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -15,8 +15,9 @@ import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
+from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
-from hbdebug.analysis.nonfinite import note_on_samples
+from hbdebug.analysis.nonfinite import notes_on_samples
 from hbdebug.analysis.outputs import real_outputs
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -34,12 +35,12 @@ from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
 from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
-from hbdebug.model import Assignment, QuantModel
+from hbdebug.model import Assignment, Node, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
-from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.samples import Preparation, Samples, TensorSpec, open_samples
 from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
 
@@ -74,6 +75,7 @@ def sensitivity(
     nodes: Sequence[str] = (),
     ops: Sequence[str] = (),
     samples: int | None = None,
+    preparation: Preparation | None = None,
     split: bool = True,
     suggest: bool = True,
     target: float = 0.999,
@@ -111,6 +113,7 @@ def sensitivity(
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
+        preparation: What to do to images and raw files, see `hbdebug.samples.parse_preparation`.
         split: Measure weights and activations of a node apart, too.
         suggest: Search nodes to lift, and measure them; only with kind ``node``.
         target: Cosine similarity that the worst output is to reach.
@@ -151,18 +154,19 @@ def sensitivity(
     stream = (
         data
         if isinstance(data, Samples)
-        else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
+        else open_samples(
+            data,
+            whole.inputs,
+            limit=samples,
+            skip_bad=skip_bad,
+            preparation=replace(preparation or Preparation(), image_offsets=image_offsets(whole)),
+        )
     )
     in_integers = integers or _checked(fidelity) == "integer"
     if in_integers:
         require_calibrated(whole)
-    if output_node:
-        measured = cut_off(whole, output_node, counted=in_integers and kind == "node")
-        notes: tuple[str, ...] = ()
-    else:
-        measured, notes = measurable(whole)
-    measured, said = real_outputs(measured, partial(_dtypes, measured, stream, provider))
-    notes += said
+    counted = in_integers and kind == "node"
+    measured, notes = _measured(whole, output_node, stream, provider, counted=counted)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
     engine = Engine(
@@ -174,7 +178,12 @@ def sensitivity(
         fidelity=fidelity,
         march=request.march,
     )
-    notes += _float_notes(engine, float_model, stream)
+    warned, noted = _compared_with_float(engine, float_model, stream)
+    notes += warned
+    doubts = check_inputs(whole, stream)
+    if doubts:
+        kinds = ", ".join(dict.fromkeys(item.name for item in doubts))
+        watch.note(f"the samples may not fit the model: {kinds}; the report says more")
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -205,8 +214,7 @@ def sensitivity(
         whole=None if measured is whole else whole,
     )
     seconds.lap("ranking")
-    if ranking.broken:
-        notes += (note_on_samples(engine, stream, ranking.broken),)
+    notes += notes_on_samples(engine, stream, ranking.broken)
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
@@ -226,9 +234,24 @@ def sensitivity(
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
         warnings=(*notes, *result.warnings),
+        notes=(*noted, *whole.notes, *stream.notes),
+        input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
     )
+
+
+def _measured(
+    model: QuantModel, output_node: str, samples: Samples, provider: str, *, counted: bool
+) -> tuple[QuantModel, tuple[str, ...]]:
+    """Return the model with the outputs that are measured, and what to know about them."""
+    notes: tuple[str, ...] = ()
+    if output_node:
+        part = cut_off(model, output_node, counted=counted)
+    else:
+        part, notes = measurable(model)
+    part, said = real_outputs(part, partial(_dtypes, part, samples, provider))
+    return part, (*notes, *said)
 
 
 def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str]:
@@ -237,18 +260,43 @@ def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str
     return {name: dtype for name, (dtype, _) in profile.specs.items()}
 
 
-def _float_notes(
+def image_offsets(model: QuantModel) -> dict[str, int]:
+    """Return, for inputs that take images as the chip's runtime feeds them, what it adds to pixels.
+
+    An HzPreprocess node whose ``input_type`` ends in ``_128`` takes pixels minus 128 (measured
+    against HMCT 1.1.0).
+    """
+    inputs = {spec.name for spec in model.inputs}
+    found = {}
+    for node in model.nodes:
+        if node.op_type != "HzPreprocess" or not node.inputs:
+            continue
+        source = model.in_front_of_points(node.inputs[0])
+        maker = model.producer_of.get(source)
+        if isinstance(maker, Node) and maker.op_type == "Transpose":
+            source = model.in_front_of_points(maker.inputs[0])
+        if source in inputs and str(node.attributes.get("input_type", "")).endswith("_128"):
+            found[source] = -128
+    return found
+
+
+def _compared_with_float(
     engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
-) -> tuple[str, ...]:
-    """Compare the float baseline with the float model, if there is one."""
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compare the float baseline with the float model, if there is one.
+
+    Returns:
+        Warnings, and notes.
+    """
     if float_model is None or not len(samples):
-        return ()
+        return (), ()
     first = next(ceilings.inputs_of(samples))
     try:
         outputs = run_float(float_model, first)
     except ModelError as error:
-        return (f"the float baseline was not compared with the float model: {error.message}",)
-    return (compare_baseline(engine.walker.baseline(first), outputs),)
+        return (f"the float baseline was not compared with the float model: {error.message}",), ()
+    agrees, words = compare_baseline(engine.walker.baseline(first), outputs)
+    return ((), (words,)) if agrees else ((words,), ())
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:

@@ -156,7 +156,7 @@ def test_the_float_model_supplies_the_weights_and_is_the_baseline(network, tmp_p
     calib = save_samples(tmp_path / "calib", samples)
     result = sensitivity(quantized, calib, float_model=proto, suggest=False)
 
-    said = " ".join(result.warnings)
+    said = " ".join(result.notes)
     assert f"{stored} of {stored} stored weights" in said
     assert "the float baseline is the float model" in said
     assert {"weights_only", "activations_only"} <= {item.name for item in result.ceilings}

@@ -120,25 +120,19 @@ def _with_float_weights(
 
     wanted = qdq.integer_constants(loaded)
     if not wanted:
-        return replace(
-            loaded,
-            warnings=(
-                *loaded.warnings,
-                "the float model was not needed: every weight of the model is in float",
-            ),
-        )
+        return loaded
     originals = match_originals(loaded, wanted.keys(), read_model(float_model))
     given = qdq.with_originals(loaded, originals.found)
     count = f"{len(originals.found)} of {len(wanted)}"
-    notes = [f"{count} stored weights and biases have their original values from the float model"]
+    note = f"{count} stored weights and biases have their original values from the float model"
     reasons: dict[str, list[str]] = {}
     for name, reason in originals.unmatched.items():
         reasons.setdefault(reason, []).append(wanted[name].name)
-    notes += [
+    missing = [
         f"without their original values: {some(names)}: {reason}"
         for reason, names in reasons.items()
     ]
-    return replace(given, warnings=(*given.warnings, *notes))
+    return replace(given, notes=(*given.notes, note), warnings=(*given.warnings, *missing))
 
 
 def _integer_operators(op_types: Sequence[str]) -> list[str]:

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hbdebug.errors import ModelError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from hbdebug.model import Node
 
     Array = NDArray[Any]
+
+# float32, float16, float64 and bfloat16, as ONNX counts types.
+_FLOAT_TYPES = (1, 10, 11, 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -71,9 +76,79 @@ def moved(node: Node, held: Mapping[str, Held], constants: Mapping[str, Array]) 
         return None
 
 
+_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "Abs": np.abs,
+    "Add": np.add,
+    "Div": np.divide,
+    "Exp": np.exp,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Reciprocal": np.reciprocal,
+    "Sqrt": np.sqrt,
+    "Sub": np.subtract,
+}
+
+
+def computed(node: Node, held: Mapping[str, Held], constants: Mapping[str, Array]) -> Held | None:
+    """Return what a node computes of float constants alone, as constant folding would.
+
+    Args:
+        node: The node.
+        held: As for `moved`.
+        constants: Values by tensor name, for where a Slice starts and ends.
+
+    Returns:
+        A constant under the name of the node's output; None when it is not known how, or when
+        the result would be larger than what it is made of.
+    """
+    values = [held[name].values for name in node.inputs if name in held]
+    if not values or len(node.outputs) != 1:
+        return None
+    try:
+        result = _computed(node, values, constants)
+    except (LookupError, TypeError, ValueError):
+        # As for moves.
+        return None
+    return None if result is None else Held(constant=node.outputs[0], values=result)
+
+
+def _computed(node: Node, values: Sequence[Array], constants: Mapping[str, Array]) -> Array | None:
+    if node.op_type == "Slice" and len(values) == 1 and len(node.inputs) > 2:
+        source, given = values[0], [constants[name].reshape(-1) for name in node.inputs[1:] if name]
+        axes = given[2] if len(given) > 2 else range(len(given[0]))
+        steps = given[3] if len(given) > 3 else np.ones(len(given[0]), np.int64)
+        cut = [slice(None)] * source.ndim
+        for axis, start, end, step in zip(axes, given[0], given[1], steps, strict=True):
+            if step < 1:
+                return None
+            cut[int(axis)] = slice(int(start), int(end), int(step))
+        return source[tuple(cut)]
+    if len(values) != len(node.inputs):
+        return None
+    if node.op_type == "Concat":
+        return np.concatenate(values, int(numeric(node, "axis", 0)))
+    operator = _ARITHMETIC.get(node.op_type)
+    shape = np.broadcast_shapes(*(item.shape for item in values))
+    if operator is None or np.prod(shape) > max(item.size for item in values):
+        return None
+    return np.asarray(operator(*values), values[0].dtype)
+
+
+def numeric(node: Node, attribute: str, default: float) -> float:
+    """Return an attribute that is a number; an integer where its default is one.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    value = node.attributes.get(attribute, default)
+    if not isinstance(value, int if isinstance(default, int) else (int, float)):
+        raise ModelError(f"attribute {attribute} is no number", where=f"node {node.name}")
+    return value
+
+
 def _moved(node: Node, source: Held, constants: Mapping[str, Array]) -> Held | None:
-    if node.op_type in ("Cast", "Dropout", "Identity"):
-        # Casts of float constants lead to other float types; nothing else is read as a weight.
+    to_float = node.op_type == "Cast" and node.attributes.get("to") in _FLOAT_TYPES
+    if to_float or node.op_type in ("Dropout", "Identity"):
         return source
     if node.op_type == "Transpose":
         axes = node.attributes.get("perm") or range(source.values.ndim)[::-1]

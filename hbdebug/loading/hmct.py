@@ -117,6 +117,7 @@ class Reader:
         hint: What can be done about operators that are not known.
         tensors: What is known about the graph's tensors.
         warnings: What the user should know about the model.
+        notes: What was assumed of it.
     """
 
     kind = KIND
@@ -128,6 +129,7 @@ class Reader:
         self._opset = opset_of(file.proto)
         self.tensors = Tensors(file.proto.graph)
         self.warnings: list[str] = []
+        self.notes: list[str] = []
         self._unknown_steps: list[_Unknown] = []
         self._unknown_points: list[_Unknown] = []
         self._quantized_inside: list[str] = []
@@ -189,6 +191,7 @@ class Reader:
             renamed=renamed,
             dtypes=self.tensors.dtypes,
             warnings=tuple(self.warnings),
+            notes=tuple(self.notes),
         )
         _check_outputs(model)
         return self._without_unknown(model) if unknown else model

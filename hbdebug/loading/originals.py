@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hbdebug.errors import ModelError
-from hbdebug.loading import protobuf
 from hbdebug.loading.closeness import Closeness, Sketch, closeness
+from hbdebug.loading.float_graph import in_words, skeleton_of_float
+from hbdebug.loading.operands import Operands
 from hbdebug.loading.places import PLACED, RULES, Places, Surroundings
 from hbdebug.loading.protobuf import ModelFile, read_model
 from hbdebug.loading.skeleton import Skeleton
-from hbdebug.model import Node, Point
+from hbdebug.model import Point
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_QUANTIZING = frozenset({"DequantizeLinear", "HzCalibration", "HzDequantize", "QuantizeLinear"})
+# Share of values within one step of the stored ones where all were rounded, and where rounding was
+# followed by an adjustment such as training or error compensation.
+_ROUNDED = 0.99
+_MOSTLY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -104,8 +108,14 @@ def match_originals(
         ModelError: The float model cannot be read, is quantized itself, or is another network.
     """
     file = float_file if isinstance(float_file, ModelFile) else read_model(float_file)
+    # A model may hold NaN, infinities and variances of zero; they match nothing.
+    with np.errstate(all="ignore"):
+        return _matched(model, wanted, file)
+
+
+def _matched(model: QuantModel, wanted: Collection[str], file: ModelFile) -> Originals:
     try:
-        other = _skeleton_of_float(file, model)
+        other = skeleton_of_float(file, model)
     except ModelError as error:
         error.where = f"{file.path}: {error.where}" if error.where else file.path
         raise
@@ -135,79 +145,6 @@ def _skeleton_of_twin(model: QuantModel) -> Skeleton:
     )
 
 
-def _skeleton_of_float(file: ModelFile, model: QuantModel) -> Skeleton:
-    """Return the skeleton of the float model.
-
-    Raises:
-        ModelError: It is quantized, damaged, or has other inputs and outputs than the model.
-    """
-    graph = file.proto.graph
-    found = sorted({node.op_type for node in graph.node} & _QUANTIZING)
-    if found:
-        raise ModelError(
-            f"is no float model: it holds {' and '.join(found)}",
-            hint="Give the float ONNX file that was quantized, as it was before.",
-        )
-    constants = {item.name: protobuf.array(item) for item in graph.initializer}
-    nodes = []
-    for index, proto in enumerate(graph.node):
-        attributes = protobuf.attributes(proto)
-        if proto.op_type == "Constant" and proto.output and "value" in attributes:
-            constants[proto.output[0]] = attributes["value"]
-            continue
-        if proto.op_type == "Constant" and proto.output:
-            constants[proto.output[0]] = np.asarray(next(iter(attributes.values()), 0.0))
-            continue
-        node = Node(
-            name=proto.name or f"{proto.op_type}_{index}",
-            op_type=proto.op_type,
-            domain=proto.domain,
-            inputs=(*proto.input, *protobuf.captured(proto)),
-            outputs=tuple(proto.output),
-            attributes=attributes,
-            body=(),
-        )
-        nodes.append(node)
-    inputs = [protobuf.tensor_spec(item) for item in graph.input if item.name not in constants]
-    outputs = [protobuf.tensor_spec(item) for item in graph.output]
-    _check_ends("input", inputs, model.inputs)
-    # Where operators were left out, outputs were added.
-    if not model.skipped:
-        _check_ends("output", outputs, model.outputs)
-    names = [spec.name for spec in inputs]
-    return Skeleton(nodes, constants, names, [spec.name for spec in outputs])
-
-
-def _check_ends(what: str, ours: Sequence[Any], theirs: Sequence[Any]) -> None:
-    """Refuse a float model whose inputs or outputs are not those of the quantized one."""
-    hint = "Give the float ONNX file that was quantized."
-    if len(ours) != len(theirs):
-        raise ModelError(
-            f"has {_count(len(ours), what)}, and the quantized model has {len(theirs)}", hint=hint
-        )
-    for one, other in zip(ours, theirs, strict=True):
-        # A shape without axes is one that the file does not state. The first axis is the batch,
-        # and whoever quantizes may fix it.
-        pairs = list(zip(one.shape, other.shape, strict=False))
-        fits = len(one.shape) == len(other.shape) and all(
-            a == b or a is None or b is None for a, b in pairs[1:]
-        )
-        if one.shape and other.shape and not fits:
-            raise ModelError(
-                f"its {what} {one.name} is {_shape(one.shape)}, and {what} {other.name} of the "
-                f"quantized model {_shape(other.shape)}",
-                hint=hint,
-            )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _shape(sizes: Sequence[int | None]) -> str:
-    return "x".join("?" if size is None else str(size) for size in sizes) or "scalar"
-
-
 class _Matcher:
     """Matches two skeletons: first the weights of anchors, then, around them, all the rest.
 
@@ -227,7 +164,6 @@ class _Matcher:
         self._outcomes: dict[int, _Outcome] = {}
         self._partners: dict[int, list[int]] = {}
         self._match_anchors()
-        self._around = Surroundings(self._partners, twin, other)
         self._anchors_of: dict[str, list[int]] = {}
         for number, anchor in enumerate(twin.anchors):
             if anchor.weight is not None:
@@ -239,9 +175,7 @@ class _Matcher:
         self._adds = {
             id(site): number for number, anchor in enumerate(twin.anchors) for site in anchor.added
         }
-        self._rivals: dict[tuple[str, tuple[int, ...]], list[Site]] = {}
-        for site in other.sites:
-            self._rivals.setdefault((site.kind, _stripped(site)), []).append(site)
+        self._operands = Operands(other.sites, Surroundings(self._partners, twin, other))
 
     def match(self, constant: str) -> _Outcome:
         """Return the best of what became of the places where a constant is read."""
@@ -268,8 +202,8 @@ class _Matcher:
 
     def _without_like(self, anchor: Anchor) -> _Outcome:
         assert anchor.weight is not None
-        shape = _shape(anchor.weight.held.values.shape)
-        text = f"the float model has no weight of a {_title(anchor.kind)} of shape {shape}"
+        shape = in_words(self._model.constants[anchor.weight.held.constant].shape)
+        text = f"the float model has no weight like this {shape} of {anchor.weight.node.op_type}"
         return _Outcome(level=0, close=None, values=None, text=text)
 
     def _match_group(self, rows: Sequence[int], columns: Sequence[int]) -> None:
@@ -343,14 +277,12 @@ class _Matcher:
                 text = f"the weight of the same operator has no original: {weight.text}"
                 return _Outcome(level=weight.level, close=None, values=None, text=text)
             candidates += self._biases(number, site)
-        stripped = _stripped(site)
-        for rival in self._rivals.get((site.kind, stripped), ()):
+        for rival, level in self._operands.closest(site):
             values = rival.held.values.reshape(site.held.values.shape)
-            level = self._around.level(site, rival)
             candidates.append(_Candidate(level=level, values=values, source=_source(rival)))
         if not candidates:
-            shape = _shape(site.held.values.shape)
-            what = f"the float model has no such operand of {site.node.op_type} of shape {shape}"
+            shape = in_words(self._model.constants[site.held.constant].shape)
+            what = f"the float model has no operand like this {shape} of {site.node.op_type}"
             return _Outcome(level=0, close=None, values=None, text=what)
         return self._decide(site, candidates, None)
 
@@ -393,57 +325,77 @@ class _Matcher:
         if rivals is None:
             rivals = np.asarray([item.distance for item, _ in judged])
         values = site.held.as_stored(chosen.values)
-        reason = self._reason(site, close, chosen, rivals, values)
+        near = self._near(site.held.constant, values)
+        reason = _reason(close, chosen, rivals, near)
         if reason:
             return _Outcome(level=chosen.level, close=close, values=None, text=reason)
-        text = f"{chosen.source}, {RULES[chosen.level]} (relative distance {close.distance:.2g})"
+        note = f"relative distance {close.distance:.2g}"
+        if near is not None and near < _ROUNDED:
+            note += f"; {near:.0%} of the values are within a step of the stored ones"
+        text = f"{chosen.source}, {RULES[chosen.level]} ({note})"
         return _Outcome(level=chosen.level, close=close, values=values, text=text)
 
-    def _reason(
-        self, site: Site, close: Closeness, chosen: _Candidate, rivals: Array, values: Array
-    ) -> str:
-        """Return why a candidate is not taken; empty when it is."""
-        closer = rivals[rivals < 0.8 * close.distance - 1e-6].size > 0
-        if chosen.level >= PLACED:
-            possible = close.band > 0 or (
-                chosen.level > PLACED and self._on_grid(site.held.constant, values)
-            )
-            if close.band == 2 or (possible and not closer):
-                return ""
-            return (
-                f"the float model's constant at the same place ({chosen.source}) differs too much "
-                f"({close}): is it the model that was quantized?"
-            )
-        # Only the values speak for it, so they have to speak clearly.
-        others = rivals[rivals > close.distance + 1e-6]
-        unique = not closer and not (others < 2 * close.distance).any()
-        if close.identifies and unique:
-            return ""
-        return (
-            "no constant of the float model has its place in the graph, and none is close enough "
-            f"to be recognized (the closest is {chosen.source}; {close})"
-        )
+    def _near(self, constant: str, values: Array) -> float | None:
+        """Return the share of values within one step of the stored ones, as after rounding.
 
-    def _on_grid(self, constant: str, values: Array) -> bool:
-        """Tell whether values are within one step of the stored ones, as after rounding.
-
-        That is for coarse grids, on which rounding may change a weight beyond recognition.
+        None where nothing is known about steps.
         """
         stored = np.asarray(self._model.constants[constant], np.float32)
         for step, _ in self._model.consumers_of.get(constant, ()):
-            if not isinstance(step, Point) or step.params is None or not step.params.is_integer:
+            params = step.params if isinstance(step, Point) else None
+            if params is None or not params.is_integer or not stored.size:
                 continue
-            params = step.params
-            spread = [1] * stored.ndim
-            if params.per_channel:
-                if params.axis >= stored.ndim or params.scale.size != stored.shape[params.axis]:
-                    continue
-                spread[params.axis] = -1
-            scale = params.scale.reshape(spread if params.per_channel else ())
-            zero = params.zero_point.reshape(spread if params.zero_point.size > 1 else ())
+            scale, zero = (
+                _spread(item, params.axis, stored.shape)
+                for item in (params.scale, params.zero_point)
+            )
+            if scale is None or zero is None:
+                continue
+            # What lies outside of the range is cut off, however far out.
             inside = np.clip(values, (params.qmin - zero) * scale, (params.qmax - zero) * scale)
-            return bool(np.mean(np.abs(inside - stored) <= 1.01 * scale) >= 0.99)
-        return False
+            return float(np.mean(np.abs(inside - stored) <= 1.01 * scale))
+        return None
+
+
+def _spread(items: Array, axis: int, shape: tuple[int, ...]) -> Array | None:
+    """Return scales or zero points so that they broadcast; None where they do not fit."""
+    if items.size == 1:
+        return items.reshape(())
+    if axis >= len(shape) or items.shape != (shape[axis],):
+        return None
+    return items.reshape([-1 if index == axis else 1 for index in range(len(shape))])
+
+
+def _reason(close: Closeness, chosen: _Candidate, rivals: Array, near: float | None) -> str:
+    """Return why a candidate is not taken; empty when it is.
+
+    Args:
+        close: How close it is to the stored values.
+        chosen: The candidate.
+        rivals: Distances of all that were compared.
+        near: Share of values within one step; None when steps are not known.
+    """
+    closer = bool((rivals < 0.8 * close.distance - 1e-6).any())
+    if chosen.level >= PLACED:
+        # On a coarse grid rounding may change a weight beyond recognition, but no value by more
+        # than a step. On a fine one no other weight comes that near.
+        rounded = chosen.level > PLACED and near is not None and near >= _ROUNDED
+        possible = rounded or (close.band > 0 and (near is None or near >= _MOSTLY))
+        if close.band == 2 or (possible and not closer):
+            return ""
+        return (
+            f"the float model's constant at the same place ({chosen.source}) differs too much "
+            f"({close}): is it the model that was quantized?"
+        )
+    # Only the values speak for it, so they have to speak clearly.
+    others = rivals[rivals > close.distance + 1e-6]
+    unique = not closer and not (others < 2 * close.distance).any()
+    if close.identifies and unique and (near is None or near >= _MOSTLY):
+        return ""
+    return (
+        "no constant of the float model has its place in the graph, and none is close enough to "
+        f"be recognized (the closest is {chosen.source}; {close})"
+    )
 
 
 def _distinct(anchor: Anchor) -> list[tuple[Array | None, tuple[str, ...]]]:
@@ -468,11 +420,6 @@ def _laid_out(affine: Affine, shape: tuple[int, ...]) -> Array | None:
     return None
 
 
-def _stripped(site: Site) -> tuple[int, ...]:
-    """Return the shape of an operand without axes of one, which broadcasting adds and ignores."""
-    return tuple(size for size in site.held.values.shape if size != 1)
-
-
 def _source(site: Site, through: Sequence[str] = ()) -> str:
     """Name a constant of the float model, its node, and what was folded into it."""
     folded = f" with {', '.join(through)} folded in" if through else ""
@@ -488,10 +435,6 @@ def _bias_source(anchor: Anchor, affine: Affine) -> str:
     if affine.through:
         return f"{', '.join(affine.through)} behind {node.op_type} {node.name}"
     return f"no bias of {node.op_type} {node.name}, which is zero"
-
-
-def _title(kind: str) -> str:
-    return {"product": "MatMul or Gemm", "product from the left": "MatMul"}.get(kind, kind)
 
 
 def _fitness(pair: tuple[Closeness, _Candidate]) -> tuple[float, ...]:

@@ -102,12 +102,25 @@ class Surroundings:
             for number, anchor in enumerate(side.anchors):
                 names.setdefault(number, anchor.key)
 
-    def level(self, ours: Site, theirs: Site) -> int:
-        """Return the level of a pair of places."""
-        ends = (self._called(0, ours.above) == self._called(1, theirs.above)) + (
-            self._called(0, ours.below) == self._called(1, theirs.below)
-        )
-        return 2 + ends if ends else 1
+        self._colours: dict[frozenset[object], int] = {}
+        self._known: list[dict[frozenset[int], int]] = [{}, {}]
 
-    def _called(self, side: int, numbers: frozenset[int]) -> frozenset[object]:
-        return frozenset(self._names[side][number] for number in numbers)
+    def between(self, ours: Site, theirs: Sequence[Site]) -> Array:
+        """Return the levels of one place of the twin and some of the float model."""
+        above = self._colour(0, ours.above)
+        below = self._colour(0, ours.below)
+        ends = np.asarray(
+            [
+                (self._colour(1, site.above) == above) + (self._colour(1, site.below) == below)
+                for site in theirs
+            ]
+        )
+        levels: Array = np.where(ends > 0, 2 + ends, 1)
+        return levels
+
+    def _colour(self, side: int, numbers: frozenset[int]) -> int:
+        known = self._known[side]
+        if numbers not in known:
+            names = frozenset(self._names[side][number] for number in numbers)
+            known[numbers] = self._colours.setdefault(names, len(self._colours))
+        return known[numbers]

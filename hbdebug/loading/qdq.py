@@ -174,7 +174,7 @@ class _Reader(Reader):
         steps = twin.steps(named)
         if twin.put_back:
             count = len(twin.put_back)
-            self.warnings.append(
+            self.notes.append(
                 f"{count} Relu or Clip in front of points whose range begins at 0 (such as "
                 f"{twin.put_back[0]}) are assumed for the float baseline: quantizers leave them "
                 "out; they change nothing where values are never negative"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hbdebug.loading.graph import in_order
-from hbdebug.loading.held import Held, moved
+from hbdebug.loading.held import Held, computed, moved, numeric
 from hbdebug.model import Node
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Anchor:
         weight: Where it reads its weight; None for an end.
         channel_axis: Axis of the weight that the output channels are on; None without any.
         group: Groups of a ConvTranspose, whose channels run over two axes; 1 otherwise.
+        behind: Axes behind that of the channels in what it makes.
         above: The next anchors on the ways up.
         below: The next anchors on the ways down.
         affine: What follows, step by step; the first entry is the operator alone.
@@ -115,6 +116,7 @@ class Anchor:
     weight: Site | None = None
     channel_axis: int | None = None
     group: int = 1
+    behind: int = 0
     above: frozenset[int] = frozenset()
     below: frozenset[int] = frozenset()
     affine: list[Affine] = field(default_factory=list)
@@ -187,6 +189,7 @@ class Skeleton:
         # Sets of anchors are kept as bits of one number, which makes a union one operation.
         self._above = {name: 1 << index for index, name in enumerate(inputs)}
         self._below: dict[str, int] = {}
+        self._moves: set[int] = set()
         self._anchor_of: dict[int, int] = {}
         self._readers: dict[str, list[Node]] = {}
         self._site_at: dict[tuple[int, int], Site] = {}
@@ -208,7 +211,11 @@ class Skeleton:
             held = moved(node, self._held, self._constants)
             if held is not None:
                 self._held[node.outputs[0]] = held
+                self._moves.add(position)
                 continue
+            held = computed(node, self._held, self._constants)
+            if held is not None:
+                self._held[node.outputs[0]] = held
             above = 0
             if node.op_type not in _SIZES:
                 for name in node.inputs:
@@ -258,18 +265,23 @@ class Skeleton:
         held = self._read(node, 1)
         kind = _CONVOLUTIONS[node.op_type]
         transposed = kind == "ConvTranspose"
-        group = int(node.attributes.get("group", 1)) if transposed else 1
+        group = int(numeric(node, "group", 1)) if transposed else 1
         if held is None or held.values.ndim < 3 or group < 1 or held.values.shape[0] % group:
             return None
-        return self._weighted(node, 1, kind, held, int(transposed), group)
+        behind = held.values.ndim - 2
+        pointwise = not transposed and set(held.values.shape[2:]) == {1}
+        if pointwise and numeric(node, "group", 1) == 1:
+            # A matrix product at every place; some toolchains make one of the other.
+            held = held.reshaped(held.values.shape[:2]).transposed((1, 0))
+            return self._weighted(node, 1, "product", held, 1, behind=behind)
+        return self._weighted(node, 1, kind, held, int(transposed), group, behind=behind)
 
     def _product(self, node: Node) -> Anchor | None:
-        attributes = node.attributes
         for index, letter, kind in ((1, "B", "product"), (0, "A", "product from the left")):
             held = self._read(node, index)
             if held is None or held.values.ndim < 2:
                 continue
-            if int(attributes.get(f"trans{letter}", 0)):
+            if numeric(node, f"trans{letter}", 0):
                 axes = (*range(held.values.ndim - 2), held.values.ndim - 1, held.values.ndim - 2)
                 held = held.transposed(axes)
             axis = held.values.ndim - 1 if index == 1 and held.values.ndim == 2 else None
@@ -277,18 +289,26 @@ class Skeleton:
         return None
 
     def _weighted(
-        self, node: Node, index: int, kind: str, held: Held, axis: int | None, group: int = 1
+        self,
+        node: Node,
+        index: int,
+        kind: str,
+        held: Held,
+        axis: int | None,
+        group: int = 1,
+        *,
+        behind: int = 0,
     ) -> Anchor:
         nothing: frozenset[int] = frozenset()
         site = Site(node=node, index=index, kind=kind, held=held, above=nothing, below=nothing)
-        return Anchor(kind=kind, weight=site, channel_axis=axis, group=group)
+        return Anchor(kind=kind, weight=site, channel_axis=axis, group=group, behind=behind)
 
     def _read(self, node: Node, index: int) -> Held | None:
         return self._held.get(node.inputs[index]) if index < len(node.inputs) else None
 
     def _find_sites(self) -> None:
         for position, node in enumerate(self._nodes):
-            if node.outputs and node.outputs[0] in self._held:
+            if position in self._moves:
                 continue
             number = self._anchor_of.get(position)
             for index, name in enumerate(node.inputs):
@@ -332,8 +352,8 @@ class Skeleton:
             own = _per_channel(anchor.added[0].held.values, anchor, anywhere=True)
             if own is None:
                 return
-            shift = shift + own * float(node.attributes.get("beta", 1.0))
-        alpha = float(node.attributes.get("alpha", 1.0))
+            shift = shift + own * numeric(node, "beta", 1.0)
+        alpha = numeric(node, "alpha", 1.0)
         anchor.affine.append(Affine(scale=None, shift=shift))
         if node.op_type in _PRODUCTS and alpha != 1.0:
             scale = np.full(anchor.channels, alpha)
@@ -353,8 +373,10 @@ class Skeleton:
 
     def _chain(self, node: Node, anchor: Anchor) -> Iterator[Node]:
         """Yield the nodes behind an anchor for as long as there is only one way."""
-        passing = _PASSING if "Conv" in anchor.kind else _PASSING_LAST
+        passing = _PASSING if anchor.behind else _PASSING_LAST
         while True:
+            if not node.outputs:
+                return
             tensor = node.outputs[0]
             readers = [item for item in self._readers.get(tensor, []) if item.op_type not in _SIZES]
             if len(readers) != 1 or tensor in self._outputs:
@@ -407,7 +429,7 @@ def _normalization(
         return None
     gamma, beta, mean, variance = (np.asarray(item) for item in values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = gamma / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+        factor = gamma / np.sqrt(variance + numeric(node, "epsilon", 1e-5))
     return factor, beta - mean * factor
 
 
@@ -424,9 +446,7 @@ def _per_channel(values: Array, anchor: Anchor, *, anywhere: bool = False) -> Ar
         return np.full(count, float(values.reshape(())))
     if values.size != count:
         return None
-    assert anchor.weight is not None
-    behind = anchor.weight.held.values.ndim - 2 if "Conv" in anchor.kind else 0
-    at = values.ndim - 1 - behind
+    at = values.ndim - 1 - anchor.behind
     if not anywhere and (at < 0 or values.shape[at] != count):
         return None
     return values.reshape(-1).astype(np.float64)

@@ -152,7 +152,7 @@ def test_relu_and_relu6_left_to_ranges_are_put_back():
     model = load(qdq_models.removed_activations())
     assumed = {node.op_type for node in model.nodes if node.assumed}
     assert assumed == {"Relu", "Clip"}
-    assert "2 Relu or Clip" in model.warnings[0]
+    assert "2 Relu or Clip" in model.notes[0]
 
 
 def test_seven_bits_out_of_eight_limit_the_point_and_not_the_float_baseline():
