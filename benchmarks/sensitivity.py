@@ -96,9 +96,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "naive_s": round(forward * nodes * count, 3),
         "evaluations": evaluations,
         "evaluate_s": round(ours, 3),
-        "planned_s": round(
-            (schedule.seconds_per_sample * count + schedule.seconds_once) / engine.jobs, 3
-        ),
+        "planned_s": round(engine.expected_seconds(schedule, count), 3),
         "ratio": round(ours / (forward * nodes * count), 3),
     }
 

@@ -144,8 +144,12 @@ def sensitivity(
         int | None, typer.Option(min=1, help="Evaluations side by side. [default: cores]")
     ] = None,
     memory: Annotated[
-        str, typer.Option(help="Budget for intermediate tensors, such as 512MiB.")
+        str, typer.Option(help="Budget for tensors and weights in sessions, such as 512MiB.")
     ] = "1GiB",
+    isolate: Annotated[
+        bool,
+        typer.Option("--isolate", help="Measure in other processes: a crash costs one node."),
+    ] = False,
     provider: Annotated[str, typer.Option(help="ONNX Runtime provider.")] = "cpu",
     exact: Annotated[
         bool, typer.Option("--exact", help="No optimization that changes rounding; slower.")
@@ -197,6 +201,7 @@ def sensitivity(
             seed=seed,
             jobs=jobs,
             memory=parse_bytes(memory),
+            isolate=isolate,
             provider=provider,
             exact=exact,
             skip_unsupported=skip_unsupported,

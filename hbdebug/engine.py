@@ -14,30 +14,28 @@ from __future__ import annotations
 
 import copy
 import os
-from bisect import bisect_left
-from concurrent.futures import Future, ThreadPoolExecutor
+from bisect import bisect_left, bisect_right
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from hbdebug.costing import Costing
 from hbdebug.jump import Evaluation, Jumps, SampleRun, Schedule, T, Variant
-from hbdebug.kernels.floating import KERNELS
-from hbdebug.model import Assignment, Point
+from hbdebug.model import Assignment
 from hbdebug.plan import (
     Costs,
     choose_boundaries,
     choose_cuts,
-    computing_seconds,
     crossing,
     cut_of,
-    jump_seconds,
     quantized_span,
     seed_steps,
+    split_rounds,
     stale_steps,
     thin_cuts,
-    walk_seconds,
 )
 from hbdebug.slices import Slicer
 from hbdebug.threads import one_blas_thread
@@ -52,27 +50,27 @@ if TYPE_CHECKING:
     from hbdebug.integer_walk import IntegerWalk
     from hbdebug.jump import Judge, Measure
     from hbdebug.lowering.program import Fallback, ProgramWriter
-    from hbdebug.model import Node, QuantModel
+    from hbdebug.model import QuantModel
     from hbdebug.slices import Runner
-    from hbdebug.walk import Arrays, Profile
+    from hbdebug.walk import Arrays, Profile, Watch
 
 Fidelity: TypeAlias = Literal["calibrated", "integer"]
 """How what is quantized computes: fake-quantized in float32, or in the chip's integers."""
 
 DEFAULT_MEMORY = 1 << 30
-"""Bytes that intermediate tensors and jump sessions may take together, unless the user says."""
+"""Bytes that intermediate tensors and sessions' constants may take together, unless the user says.
 
-# Time of the jump's session over that of the walk, for the same computing, measured on the two
-# text-line models: with all of ONNX Runtime's optimizations, and with those that keep every bit.
-_JUMP_RATIO = 0.35
-_EXACT_RATIO = 0.6
-_KERNEL_PASSES = 0.5  # a NumPy kernel works in the cache, so it hardly goes over memory
-_CREATE_PER_STEP = 30e-6  # seconds of making a session
-_CREATE_PER_BYTE = 3.5e-9  # seconds per byte of its weights
+A quarter each is for the sessions of the walk, for those of the jumps, and for those of unoptimized
+jumps, where they are needed; or, in a search in integers, for trails. An eighth each is for the
+float tensors of two stretches, and for what evaluations carry over and work on.
+"""
+
+# Share of the work that threads do one after the other: Python runs one at a time, and all wait for
+# the same memory.
+_SERIAL = 0.35
 # More samples would pay for still more jumps, little time for a session's memory each.
 _SAMPLES_PLANNED = 8
 _MARKS = 16  # parts of a walk in integers, between which it can be taken up again
-_COMPARE_PER_BYTE = 1e-10  # seconds to compare two arrays, per byte
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,10 +90,16 @@ class Engine:
         jobs: Evaluations that run side by side; None for one per core.
         exact: Whether jumps, too, run without optimizations that change the summation order.
         provider: ONNX Runtime provider, see `hbdebug.slices.PROVIDERS`.
-        memory: Bytes that intermediate tensors and jump sessions may take together.
+        memory: Bytes that intermediate tensors and the constants in sessions may take together.
         fidelity: ``calibrated`` fake-quantizes in float32, as the calibrated model does;
             ``integer`` runs what is quantized in the chip's integers.
         march: Whose integers.
+        watch: Is told what is about to run; then one thing runs after the other, in the thread
+            that asks for it.
+
+    Attributes:
+        failures: Index of an assignment -> why its evaluation failed, where that does not end the
+            run; see `hbdebug.isolation`.
 
     Raises:
         UsageError: There is no such provider here.
@@ -111,6 +115,7 @@ class Engine:
         memory: int = DEFAULT_MEMORY,
         fidelity: Fidelity = "calibrated",
         march: str = "bayes-e",
+        watch: Watch | None = None,
     ) -> None:
         self.model = model
         self.jobs = jobs or available_cores()
@@ -123,7 +128,9 @@ class Engine:
         self._trails = Trails(memory // 4)
         self._slicer = Slicer(model, provider=provider)
         self._fixed_shapes = all(None not in spec.shape for spec in model.inputs)
-        self.walker = Walker(model, self._slicer)
+        self.walker = Walker(model, self._slicer, kept=memory // 4)
+        self.walker.watch = watch
+        self.failures: Mapping[int, str] = {}
         self._crossings: dict[Fidelity, tuple[frozenset[str], ...]] = {}
 
     def at(self, fidelity: Fidelity) -> Engine:
@@ -133,6 +140,9 @@ class Engine:
         other = copy.copy(self)
         other.fidelity = fidelity
         return other
+
+    def close(self) -> None:
+        """Give back what outlives a run; nothing here."""
 
     def forward(self, inputs: Mapping[str, NDArray[Any]], assignment: Assignment = FLOAT) -> Arrays:
         """Walk the whole model and return its outputs by name."""
@@ -187,7 +197,7 @@ class Engine:
     @cached_property
     def _marks(self) -> frozenset[int]:
         """Positions at which a trail is left: about as much work lies between any two."""
-        walked = list(accumulate(self._costs.walk))
+        walked = list(accumulate(self._costing.costs.walk))
         shares = (walked[-1] * share / _MARKS for share in range(1, _MARKS))
         return frozenset(bisect_left(walked, share) + 1 for share in shares)
 
@@ -241,6 +251,8 @@ class Engine:
         samples: Iterable[Mapping[str, NDArray[Any]]],
         assignments: Sequence[Assignment],
         judge: Judge[T],
+        *,
+        first: int = 0,
     ) -> Iterator[Evaluation[T]]:
         """Measure assignments by walking the whole model, against the float baseline's walk.
 
@@ -248,6 +260,7 @@ class Engine:
             samples: Inputs of one sample each.
             assignments: What to measure.
             judge: Given the float outputs, returns the function that measures others.
+            first: Index of the first sample.
 
         Yields:
             One evaluation for each sample and assignment, in that order.
@@ -266,15 +279,15 @@ class Engine:
             return baseline.result()(outputs)
 
         in_flight: list[list[Future[T]]] = []
-        finished = 0
-        with self._pool() as pool:
+        finished = first
+        with self._pool(self.jobs) as pool:
             last = len(assignments) - 1
             jobs = [
                 pool.submit(self._run_of, assignment, leaves=index == last)
                 for index, assignment in enumerate(assignments)
             ]
             runs = [job.result() for job in jobs]
-            for number, inputs in enumerate(samples):
+            for number, inputs in enumerate(samples, first):
                 # The baseline goes first in the queue, so that nobody waits for it in vain.
                 baseline = pool.submit(reference, inputs)
                 in_flight.append(
@@ -287,12 +300,19 @@ class Engine:
                 yield from _evaluations(finished, futures)
                 finished += 1
 
-    def schedule(self, assignments: Sequence[Assignment], samples: int) -> Schedule:
+    def schedule(
+        self,
+        assignments: Sequence[Assignment],
+        samples: int,
+        *,
+        cuts: tuple[int, ...] | None = None,
+    ) -> Schedule:
         """Plan where to cut the graph for these assignments.
 
         Args:
             assignments: What will be measured.
             samples: Number of samples it will be measured on.
+            cuts: Where to cut; None chooses.
 
         Raises:
             RuntimeError: `profile` has not run yet; its times are what the plan is made of.
@@ -300,24 +320,88 @@ class Engine:
         profile = self.walker.measured_profile
         plans = [self._plan(assignment) for assignment in assignments]
         spans = [plan.span for plan in plans]
-        costs = self._costs
-        cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
-        held = {cut: self._constant_bytes[cut] for cut in cuts}
-        cuts = thin_cuts(cuts, held, self.memory // 2)
+        costs = self._costing.costs
+        if cuts is None:
+            cuts = choose_cuts(costs, spans, min(samples, _SAMPLES_PLANNED))
+            held = {cut: self._costing.session_bytes[cut] for cut in cuts}
+            cuts = thin_cuts(cuts, held, self.memory // 4)
         # Two stretches are alive at a time: one is evaluated while the next is walked.
-        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 4)
+        boundaries = choose_boundaries(cuts, profile.made_bytes, self.memory // 16)
         variants = tuple(
             self._variant(index, assignment, plan, cuts, costs)
             for index, (assignment, plan) in enumerate(zip(assignments, plans, strict=True))
         )
-        references = sum(costs.walk) + sum(costs.jump[cut] for cut in cuts)
-        pace = sum(profile.seconds) / sum(costs.walk) if sum(costs.walk) else 1.0
+        carried = [self._carried(variant, boundaries) for variant in variants]
+        rounds = split_rounds(carried, self.memory // 8)
+        together, each = self._needs(boundaries, carried)
+        references = self._costing.pace * (sum(costs.walk) + sum(costs.jump[cut] for cut in cuts))
+        references += len(cuts) * self._costing.reference_seconds
         return Schedule(
             cuts=cuts,
             boundaries=boundaries,
-            seconds_per_sample=pace * (references + sum(variant.cost for variant in variants)),
+            seconds_per_sample=references + sum(variant.cost for variant in variants),
             seconds_once=sum(costs.create[cut] for cut in cuts[:-1]),
             variants=variants,
+            rounds=tuple(tuple(variants[index] for index in chosen) for chosen in rounds),
+            threads=max(1, min(self.jobs, (self.memory - together) // max(1, each))),
+            shortfall=self._shortfall(together, each),
+        )
+
+    def _carried(self, variant: Variant, boundaries: Sequence[int]) -> dict[int, int]:
+        """Return the bytes that an evaluation carries over each boundary on its way to its cut."""
+        profile = self.walker.measured_profile
+        between = boundaries[
+            bisect_right(boundaries, variant.first) : bisect_left(boundaries, variant.cut)
+        ]
+        if not between:
+            return {}
+        made = {name: index for index in variant.stale for name in self.model.steps[index].outputs}
+        return {
+            position: sum(
+                profile.bytes_of(name)
+                for name in self.crossing[position]
+                if made.get(name, position) < position
+            )
+            for position in between
+        }
+
+    def _needs(
+        self, boundaries: Sequence[int], carried: Sequence[Mapping[int, int]]
+    ) -> tuple[int, int]:
+        """Return the bytes that evaluations need together, and each one that runs beside others.
+
+        They follow from the largest tensors; ``benchmarks/memory.py`` compares with what is used.
+        """
+        profile = self.walker.measured_profile
+        stretch = max(
+            (
+                sum(profile.made_bytes[start:stop])
+                for start, stop in zip((0, *boundaries), boundaries, strict=False)
+            ),
+            default=0,
+        )
+        crossing_bytes = max(
+            sum(profile.bytes_of(name) for name in names) for names in self.crossing
+        )
+        alone = max((max(each.values(), default=0) for each in carried), default=0)
+        outputs = sum(
+            profile.bytes_of(spec.name) for spec in self.model.outputs if spec.name in profile.specs
+        )
+        # A reference holds an output twice more, in float64; an exact one may be there, too. A
+        # step has its input, its output, and what it or a quantization puts down in between.
+        together = 2 * (stretch + crossing_bytes) + alone + 6 * outputs
+        return together, 4 * max(profile.made_bytes, default=0) + outputs
+
+    def _shortfall(self, together: int, each: int) -> str:
+        """Say that the budget is too small for one evaluation at a time; empty if it is not."""
+        if together + each <= self.memory:
+            return ""
+        made = self.walker.measured_profile.made_bytes
+        largest = self.model.steps[made.index(max(made))]
+        return (
+            f"the memory budget of {byte_words(self.memory)} cannot be kept: about "
+            f"{byte_words(together + each)} are needed even one evaluation at a time (the largest "
+            f"tensors are those of {largest.name}, {byte_words(max(made))})"
         )
 
     def _plan(self, assignment: Assignment) -> _Plan:
@@ -340,6 +424,8 @@ class Engine:
         cut = cut_of(cuts, plan.span[1])
         stale = stale_steps(self.model, plan.seeds, cut)
         walked = sum(costs.walk[step] for step in stale)
+        computing = walked + costs.jump[cut] + costs.compare[cut]
+        around = self._costing.around_computing(assignment, len(stale))
         return Variant(
             index=index,
             assignment=assignment,
@@ -347,9 +433,23 @@ class Engine:
             seeds=plan.seeds,
             first=plan.span[0],
             cut=cut,
-            cost=walked + costs.jump[cut] + costs.compare[cut],
+            cost=self._costing.pace * computing + around,
             integers=None if plan.writer is None else self._integer_walk(plan.writer, cut),
         )
+
+    def _side_by_side(self, seconds: float) -> float:
+        return seconds * (_SERIAL + (1 - _SERIAL) / self.jobs)
+
+    def expected_seconds(self, schedule: Schedule, samples: int) -> float:
+        """Return the wall time that the evaluations of a schedule will take."""
+        once = self._costing.pace * schedule.seconds_once
+        return self._side_by_side(schedule.seconds_per_sample * samples + once)
+
+    def expected_walks(self, count: int) -> float:
+        """Return the wall time of so many walks of the whole model, as calibrated."""
+        costing, calibrated = self._costing, Assignment.as_calibrated(self.model)
+        around = costing.around_computing(calibrated, len(self.model.steps))
+        return self._side_by_side(count * (costing.pace * sum(costing.costs.walk) + around))
 
     def evaluate(
         self,
@@ -359,6 +459,7 @@ class Engine:
         *,
         faint: Callable[[T], bool] = lambda _: False,
         done: Container[tuple[int, int]] = (),
+        first: int = 0,
     ) -> Iterator[Evaluation[T]]:
         """Measure the assignments of a schedule, sample by sample.
 
@@ -369,6 +470,7 @@ class Engine:
             faint: Says of a measurement that it is so small that the rounding of an optimized
                 jump shows in it; it is then taken again through an unoptimized one.
             done: Pairs (sample index, assignment index) to leave out.
+            first: Index of the first sample.
 
         Yields:
             Evaluations, stretch by stretch of the graph and sample by sample.
@@ -376,33 +478,34 @@ class Engine:
         jumps = Jumps(partial(self.suffix, optimized=not self.exact), schedule.cuts)
         exact_jumps = Jumps(partial(self.suffix, optimized=False), schedule.cuts)
         in_flight: list[list[Future[Evaluation[T]]]] = []
-        with self._pool() as pool:
-            for number, inputs in enumerate(samples):
-                todo = [item for item in schedule.variants if (number, item.index) not in done]
-                if not todo:
-                    continue
-                sample = SampleRun(
-                    walker=self.walker,
-                    crossing=self.crossing,
-                    boundaries=schedule.boundaries,
-                    jumps=jumps,
-                    exact_jumps=exact_jumps,
-                    pool=pool,
-                    judge=judge,
-                    faint=faint if not self.exact else lambda _: False,
-                    number=number,
-                )
-                for futures in sample.stretches(inputs, todo):
-                    in_flight.append(futures)
-                    if len(in_flight) > 1:
-                        yield from (future.result() for future in in_flight.pop(0))
+        with self._pool(schedule.threads) as pool:
+            for number, inputs in enumerate(samples, first):
+                for variants in schedule.rounds:
+                    todo = [item for item in variants if (number, item.index) not in done]
+                    if not todo:
+                        continue
+                    sample = SampleRun(
+                        walker=self.walker,
+                        crossing=self.crossing,
+                        boundaries=schedule.boundaries,
+                        jumps=jumps,
+                        exact_jumps=exact_jumps,
+                        pool=pool,
+                        judge=judge,
+                        faint=faint if not self.exact else lambda _: False,
+                        number=number,
+                    )
+                    for futures in sample.stretches(inputs, todo):
+                        in_flight.append(futures)
+                        if len(in_flight) > 1:
+                            yield from (future.result() for future in in_flight.pop(0))
             for futures in in_flight:
                 yield from (future.result() for future in futures)
 
     @contextmanager
-    def _pool(self) -> Iterator[ThreadPoolExecutor]:
+    def _pool(self, threads: int) -> Iterator[Executor]:
         """Return where evaluations run; what has not begun at the end is given up."""
-        pool = ThreadPoolExecutor(self.jobs)
+        pool = ThreadPoolExecutor(threads) if self.walker.watch is None else _Inline()
         try:
             with one_blas_thread() if self.fidelity == "integer" else nullcontext():
                 yield pool
@@ -425,60 +528,22 @@ class Engine:
         )
 
     @cached_property
-    def _costs(self) -> Costs:
-        """What the cuts are chosen by: estimates from shapes, the same in every run."""
+    def _costing(self) -> Costing:
         profile = self.walker.measured_profile
-        walk, jump, ops = [], [], []
-        for step in self.model.steps:
-            if isinstance(step, Point):
-                walk.append(0.0)
-                jump.append(0.0)
-                ops.append(0)
-                continue
-            shape = self._shape_of_work(step, profile)
-            kernel = (step.domain, step.op_type) in KERNELS
-            passes = _KERNEL_PASSES if kernel else len(step.body)
-            walk.append(walk_seconds(step, computing_seconds(step, passes, *shape)))
-            written = step.body if self.exact else step.quick or step.body
-            jump.append(computing_seconds(step, len(written), *shape))
-            ops.append(len(written))
-        positions = len(self.model.steps) + 1
-        return Costs(
-            walk=walk,
-            jump=jump_seconds(jump, ops, _EXACT_RATIO if self.exact else _JUMP_RATIO),
-            create=[
-                (positions - 1 - position) * _CREATE_PER_STEP + held * _CREATE_PER_BYTE
-                for position, held in enumerate(self._constant_bytes)
-            ],
-            compare=[
-                sum(profile.bytes_of(name) for name in names) * _COMPARE_PER_BYTE
-                for names in self.crossing
-            ],
-        )
+        return Costing(self.model, self._slicer, profile, self.crossing, exact=self.exact)
 
-    def _shape_of_work(self, node: Node, profile: Profile) -> tuple[int, tuple[int, ...], int]:
-        """Return elements made, shape of the weight, and length of the inner dimension."""
-        made = sum(profile.elements_of(name) for name in node.outputs if name in profile.specs)
-        weight: tuple[int, ...] = ()
-        inner = 0
-        if len(node.inputs) > 1:
-            constant = self.model.constants.get(self.model.in_front_of_points(node.inputs[1]))
-            weight = () if constant is None else constant.shape
-        if node.op_type in {"MatMul", "Gemm"} and node.inputs[0] in profile.specs:
-            inner = profile.specs[node.inputs[0]][1][-1]
-        return made, weight, inner
 
-    @cached_property
-    def _constant_bytes(self) -> tuple[int, ...]:
-        """Bytes of the constants that the graph reads from each position on."""
-        constants = self.model.constants
-        totals = [0]
-        seen: set[str] = set()
-        for step in reversed(self.model.steps):
-            new = (constants.keys() & set(step.inputs)) - seen
-            seen |= new
-            totals.append(totals[-1] + sum(constants[name].nbytes for name in new))
-        return tuple(reversed(totals))
+class _Inline(Executor):
+    """Runs what is submitted at once, in the thread that submits it."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run a function, and return its outcome."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - who asks for the result gets it
+            future.set_exception(error)
+        return future
 
 
 def available_cores() -> int:
@@ -486,6 +551,14 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def byte_words(size: int) -> str:
+    """Return a number of bytes in words, such as ``3.5 MiB``."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} bytes"
 
 
 def _evaluations(sample: int, futures: Sequence[Future[T]]) -> Iterator[Evaluation[T]]:

@@ -4,6 +4,7 @@
   * GateMissed                      1  a gate the user set (``--fail-below``) was missed
   * UsageError                      2  an option or a selector makes no sense here
   * ModelError                      3  the model cannot be analysed as given
+    * RuntimeCrash                  3  a process in which it ran was killed, or killed itself
     * UnsupportedError              5  it holds an operator or attribute hbdebug does not know
   * DataError                       4  the calibration data do not fit the model
 
@@ -59,6 +60,10 @@ class ModelError(HbdebugError):
     """The model cannot be analysed as given."""
 
     exit_code = 3
+
+
+class RuntimeCrash(ModelError):  # noqa: N818 - it is the runtime that failed, and it did crash
+    """The process in which a part of the model ran ended without a word (``--isolate``)."""
 
 
 class UnsupportedError(ModelError):

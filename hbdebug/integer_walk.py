@@ -68,6 +68,8 @@ class IntegerWalk:
         Raises:
             ModelError: A node cannot compute these tensors.
         """
+        if self._walker.watch is not None:
+            self._walker.watch.stepping(index)
         actions = self.program.actions.get(index)
         if actions is None:
             return self._walker.execute(index, values, self.program.assignment)

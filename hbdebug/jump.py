@@ -7,6 +7,7 @@ tensors with what it changed, its *overlay*, up to the cut from which it jumps t
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from hbdebug.errors import ModelError
-from hbdebug.walk import FLOAT, Arrays, Walker
+from hbdebug.walk import FLOAT, NOTHING, Arrays, Walker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Executor, Future
 
     from numpy.typing import NDArray
 
@@ -43,7 +44,7 @@ class Evaluation(Generic[T]):
         sample: Index of the sample in the stream.
         assignment: Index of the assignment in the list that was given.
         value: What the judge's function returned.
-        cost: Planned seconds, for progress bars; comparable only within a run.
+        cost: Seconds that were expected, on one core, for progress bars.
     """
 
     sample: int
@@ -65,7 +66,7 @@ class Variant:
             read did change.
         first: Position at which its walk starts.
         cut: Position from which it jumps.
-        cost: Planned seconds on one sample.
+        cost: Seconds that it is expected to take on one sample, on one core.
         integers: Runs what the chip computes in integers; None at calibrated fidelity.
     """
 
@@ -86,9 +87,12 @@ class Schedule:
     Attributes:
         cuts: Positions from which a jump exists, the end of the graph last.
         boundaries: Positions at which the walk forgets; a superset of the cuts.
-        seconds_per_sample: Planned computing time for all assignments on one sample, on one core.
-        seconds_once: Planned computing time that does not depend on the number of samples.
+        seconds_per_sample: Expected time for all assignments on one sample, on one core.
+        seconds_once: Planned time that does not depend on the number of samples.
         variants: The assignments with their plans.
+        rounds: The same, shared out among walks of a sample; one unless memory is short.
+        threads: Number of evaluations that may run side by side.
+        shortfall: Why the memory budget cannot be kept, in words; empty when it can.
     """
 
     cuts: tuple[int, ...]
@@ -96,6 +100,9 @@ class Schedule:
     seconds_per_sample: float
     seconds_once: float
     variants: tuple[Variant, ...]
+    rounds: tuple[tuple[Variant, ...], ...]
+    threads: int
+    shortfall: str = ""
 
 
 class Jumps:
@@ -112,7 +119,7 @@ class Jumps:
         self._locks = {cut: Lock() for cut in cuts}
         self._runners: dict[int, Runner] = {}
 
-    def prepare(self, position: int, pool: ThreadPoolExecutor) -> None:
+    def prepare(self, position: int, pool: Executor) -> None:
         """Have the next two sessions at or behind a position made in the background."""
         for cut in [cut for cut in self._locks if position <= cut < self._end][:2]:
             if cut not in self._runners:
@@ -146,6 +153,21 @@ class Jumps:
             return self._runners[cut]
 
 
+class _Once(Generic[T]):
+    """A value that is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._values: list[T] = []
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Return the value."""
+        with self._lock:
+            if not self._values:
+                self._values.append(make())
+            return self._values[0]
+
+
 class SampleRun(Generic[T]):
     """All variants on one sample, stretch by stretch.
 
@@ -172,7 +194,7 @@ class SampleRun(Generic[T]):
         boundaries: Sequence[int],
         jumps: Jumps,
         exact_jumps: Jumps,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         judge: Judge[T],
         faint: Callable[[T], bool],
         number: int,
@@ -182,8 +204,6 @@ class SampleRun(Generic[T]):
         self._boundaries = boundaries
         self._jumps = jumps
         self._exact_jumps = exact_jumps
-        self._exact_measures: dict[int, Measure[T]] = {}
-        self._exact_lock = Lock()
         self._pool = pool
         self._judge = judge
         self._faint = faint
@@ -207,7 +227,7 @@ class SampleRun(Generic[T]):
                 going.append((waiting.pop(), {}))
             # Those that go on come first: the next stretch can not be walked before they arrive.
             carried = [
-                (variant, self._pool.submit(self._advance, variant, overlay, base, (start, stop)))
+                (variant, self._pool.submit(self._carry, variant, overlay, base, (start, stop)))
                 for variant, overlay in going
                 if variant.cut > stop
             ]
@@ -226,8 +246,10 @@ class SampleRun(Generic[T]):
             return []
         # The reference goes first in the queue, so that nobody waits for it in vain.
         reference = self._pool.submit(self._reference, base, stretch[1])
+        # It goes with the last of these evaluations: a large output's reference is large, too.
+        exact: _Once[Measure[T]] = _Once()
         return [
-            self._pool.submit(self._finish, variant, overlay, base, stretch, reference)
+            self._pool.submit(self._finish, variant, overlay, base, stretch, (reference, exact))
             for variant, overlay in finishing
         ]
 
@@ -241,27 +263,44 @@ class SampleRun(Generic[T]):
         overlay: Arrays,
         base: Arrays,
         stretch: tuple[int, int],
-        reference: Future[tuple[Arrays, Measure[T]]],
+        references: tuple[Future[tuple[Arrays, Measure[T]]], _Once[Measure[T]]],
     ) -> Evaluation[T]:
-        changed = self._advance(variant, overlay, base, stretch)
-        outputs, measure = reference.result()
-        if changed:
-            outputs = self._jumps(variant.cut, {**base, **changed}, self._names)
-        value = measure(outputs)
-        if changed and self._faint(value):
-            value = self._measure_exactly(variant.cut, base, changed)
+        reference, exact = references
+        with self._evaluating(variant):
+            changed = self._advance(variant, overlay, base, stretch)
+            outputs, measure = reference.result()
+            if changed:
+                outputs = self._jumps(variant.cut, {**base, **changed}, self._names)
+            value = measure(outputs)
+            if changed and self._faint(value):
+                value = self._measure_exactly(variant.cut, base, changed, exact)
         return Evaluation(
             sample=self._number, assignment=variant.index, value=value, cost=variant.cost
         )
 
-    def _measure_exactly(self, cut: int, base: Arrays, changed: Arrays) -> T:
+    def _measure_exactly(
+        self, cut: int, base: Arrays, changed: Arrays, reference: _Once[Measure[T]]
+    ) -> T:
         """Measure through the unoptimized jump, against the float baseline through the same."""
-        with self._exact_lock:
-            if cut not in self._exact_measures:
-                outputs = self._exact_jumps(cut, base, self._names)
-                self._exact_measures[cut] = self._judge(outputs)
-        outputs = self._exact_jumps(cut, {**base, **changed}, self._names)
-        return self._exact_measures[cut](outputs)
+        measure = reference.get(lambda: self._judge(self._exact_jumps(cut, base, self._names)))
+        return measure(self._exact_jumps(cut, {**base, **changed}, self._names))
+
+    def _carry(
+        self, variant: Variant, overlay: Arrays, base: Arrays, stretch: tuple[int, int]
+    ) -> Arrays:
+        with self._evaluating(variant):
+            return self._advance(variant, overlay, base, stretch)
+
+    @contextmanager
+    def _evaluating(self, variant: Variant) -> Iterator[None]:
+        """Tell who watches which evaluation runs."""
+        watch = self._walker.watch
+        if watch is None:
+            yield
+            return
+        watch.evaluating(variant.index)
+        yield
+        watch.evaluating(NOTHING)
 
     def _advance(
         self, variant: Variant, overlay: Arrays, base: Arrays, stretch: tuple[int, int]
@@ -279,6 +318,7 @@ class SampleRun(Generic[T]):
         integers = variant.integers
         # What the chip quantizes of an assignment may be less, see `hbdebug.lowering.placement`.
         assignment = variant.assignment if integers is None else integers.program.assignment
+        drops = self._walker.drops(assignment) if integers is None else None
         for index in variant.stale[bisect_left(variant.stale, start) :]:
             if index >= stop:
                 break
@@ -290,6 +330,9 @@ class SampleRun(Generic[T]):
                 continue
             values.update(made)
             changed.update(made)
+            for name in () if drops is None else drops[index]:
+                values.pop(name, None)
+                changed.pop(name, None)
         kept = self._crossing[stop]
         alive = frozenset() if integers is None else integers.alive(stop)
         return {

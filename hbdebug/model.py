@@ -179,9 +179,9 @@ class QuantModel:
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
         warnings: What about the float form of the file the user should know.
+        notes: What was assumed of the file, in words for the user.
         renamed: Node or point -> its name in the file, perhaps empty, where several have that.
         dtypes: Tensor -> dtype name, as far as the file states it.
-        notes: What was assumed of the file, in words for the user.
     """
 
     path: str
@@ -195,9 +195,9 @@ class QuantModel:
     constants: Mapping[str, NDArray[np.generic]]
     skipped: tuple[NotAnalysed, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
-from hbdebug.analysis.nonfinite import notes_on_samples
+from hbdebug.analysis.nonfinite import note_on_samples
 from hbdebug.analysis.outputs import real_outputs
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -37,6 +37,7 @@ from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
 from hbdebug.model import Assignment, Node, QuantModel
 from hbdebug.observer import Observer
+from hbdebug.recommend import MOST_LIFTS
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
@@ -53,8 +54,9 @@ if TYPE_CHECKING:
     from hbdebug.analysis.sensitivity import Kind, Ranking
     from hbdebug.engine import Fidelity
     from hbdebug.integer_run import IntegerRunner
+    from hbdebug.isolation import Isolation
     from hbdebug.loading.repair import Repaired
-    from hbdebug.results import ModelListing, Suggestion
+    from hbdebug.results import InputWarning, ModelListing, Suggestion
 
 JOURNAL = "partial.jsonl"
 """Name of the file, in the output folder, that holds what an unfinished run has measured."""
@@ -84,6 +86,7 @@ def sensitivity(
     seed: int = 0,
     jobs: int | None = None,
     memory: int = DEFAULT_MEMORY,
+    isolate: bool | Isolation = False,
     provider: str = "cpu",
     exact: bool = False,
     skip_unsupported: bool = False,
@@ -122,7 +125,9 @@ def sensitivity(
             ``calibrated`` as in the calibrated model, ``integer`` as on the chip.
         seed: Seed of the bootstrap intervals.
         jobs: Evaluations side by side; None for one per core.
-        memory: Bytes that intermediate tensors and sessions may take.
+        memory: Bytes that intermediate tensors and the constants in sessions may take.
+        isolate: Run what is measured in worker processes, so that a crash inside a runtime costs
+            one node; the model must be a file.
         provider: ONNX Runtime provider.
         exact: Run nothing at an optimization level that changes summation order; slower.
         skip_unsupported: Leave out what hbdebug does not know instead of refusing the model.
@@ -163,27 +168,36 @@ def sensitivity(
         )
     )
     in_integers = integers or _checked(fidelity) == "integer"
+    counted = in_integers and kind == "node"
+    part, chosen = _measured_part(whole, output_node, counted=counted)
+    measured, replaced = real_outputs(part, partial(_dtypes, part, stream, provider))
+    notes = (*chosen, *replaced)
     if in_integers:
         require_calibrated(whole)
-    counted = in_integers and kind == "node"
-    measured, notes = _measured(whole, output_node, stream, provider, counted=counted)
     check_request(measured, request)
     vendors = _integer_runner(quantized, output_node)
-    engine = Engine(
-        measured,
-        jobs=jobs,
-        exact=exact,
-        provider=provider,
-        memory=memory,
-        fidelity=fidelity,
-        march=request.march,
+    settled: dict[str, Any] = {
+        "jobs": jobs,
+        "exact": exact,
+        "provider": provider,
+        "memory": memory,
+        "fidelity": fidelity,
+        "march": request.march,
+    }
+    recipe = partial(
+        _measured,
+        skip_unsupported=skip_unsupported,
+        output_node=output_node,
+        counted=counted,
+        outputs=None if measured is part else measured.outputs,
     )
-    warned, noted = _compared_with_float(engine, float_model, stream)
-    notes += warned
-    doubts = check_inputs(whole, stream)
-    if doubts:
-        kinds = ", ".join(dict.fromkeys(item.name for item in doubts))
-        watch.note(f"the samples may not fit the model: {kinds}; the report says more")
+    engine = (
+        _isolated(measured, _loading(recipe, model, float_model), stream, settled, isolate=isolate)
+        if isolate
+        else Engine(measured, **settled)
+    )
+    compared = _compared_with_float(engine, None if isolate else float_model, stream)
+    doubts = _doubts(whole, stream, watch)
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -212,9 +226,12 @@ def sensitivity(
         watch,
         journal=journal,
         whole=None if measured is whole else whole,
+        lifts=MOST_LIFTS if suggest and kind == "node" else 0,
     )
+    notes += ranking.notes
     seconds.lap("ranking")
-    notes += notes_on_samples(engine, stream, ranking.broken)
+    if ranking.broken:
+        notes += (note_on_samples(engine, stream, ranking.broken),)
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
@@ -224,6 +241,7 @@ def sensitivity(
         if suggestion.nodes and any(item.fidelity == "integer" for item in limits):
             limits += _as_suggested(engine, stream, suggestion, request.march)
         seconds.lap("suggestion")
+    engine.close()
     return replace(
         result,
         ceilings=ceilings.side_by_side(limits),
@@ -233,25 +251,12 @@ def sensitivity(
         suggestion=suggestion,
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
-        warnings=(*notes, *result.warnings),
-        notes=(*noted, *whole.notes, *stream.notes),
+        warnings=(*compared.warnings, *notes, *result.warnings),
+        notes=(*compared.notes, *whole.notes, *stream.notes),
         input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
     )
-
-
-def _measured(
-    model: QuantModel, output_node: str, samples: Samples, provider: str, *, counted: bool
-) -> tuple[QuantModel, tuple[str, ...]]:
-    """Return the model with the outputs that are measured, and what to know about them."""
-    notes: tuple[str, ...] = ()
-    if output_node:
-        part = cut_off(model, output_node, counted=counted)
-    else:
-        part, notes = measurable(model)
-    part, said = real_outputs(part, partial(_dtypes, part, samples, provider))
-    return part, (*notes, *said)
 
 
 def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str]:
@@ -280,23 +285,93 @@ def image_offsets(model: QuantModel) -> dict[str, int]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Said:
+    """What is said to the user: what to know before trusting the numbers, and the rest."""
+
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 def _compared_with_float(
     engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compare the float baseline with the float model, if there is one.
-
-    Returns:
-        Warnings, and notes.
-    """
+) -> _Said:
+    """Compare the float baseline with the float model, if there is one."""
     if float_model is None or not len(samples):
-        return (), ()
+        return _Said()
     first = next(ceilings.inputs_of(samples))
     try:
         outputs = run_float(float_model, first)
     except ModelError as error:
-        return (f"the float baseline was not compared with the float model: {error.message}",), ()
+        words = f"the float baseline was not compared with the float model: {error.message}"
+        return _Said(warnings=(words,))
     agrees, words = compare_baseline(engine.walker.baseline(first), outputs)
-    return ((), (words,)) if agrees else ((words,), ())
+    return _Said(notes=(words,)) if agrees else _Said(warnings=(words,))
+
+
+def _doubts(model: QuantModel, samples: Samples, observer: Observer) -> tuple[InputWarning, ...]:
+    """Look at the samples before the long run, and say at once what of them looks wrong."""
+    found = check_inputs(model, samples)
+    if found:
+        kinds = ", ".join(dict.fromkeys(item.name for item in found))
+        observer.note(f"the samples may not fit the model: {kinds}; the report says more")
+    return found
+
+
+def _loading(
+    recipe: Callable[..., QuantModel],
+    model: str | Path | onnx.ModelProto | QuantModel,
+    float_model: str | Path | onnx.ModelProto | None,
+) -> Callable[[], QuantModel]:
+    """Return what loads the models in a worker process.
+
+    Raises:
+        UsageError: They are no files.
+    """
+    if isinstance(model, (str, Path)) and isinstance(float_model, (str, Path, type(None))):
+        return partial(recipe, str(model), float_model=float_model)
+    raise UsageError(
+        "worker processes load the model themselves, so that it must be a file",
+        hint="Give its path, or leave isolate out.",
+    )
+
+
+def _measured_part(
+    whole: QuantModel, output_node: str, *, counted: bool
+) -> tuple[QuantModel, tuple[str, ...]]:
+    """Return the part of a model that is measured, and what the user should know about it."""
+    if output_node:
+        return cut_off(whole, output_node, counted=counted), ()
+    return measurable(whole)
+
+
+def _measured(
+    path: str,
+    *,
+    float_model: str | Path | None,
+    skip_unsupported: bool,
+    output_node: str,
+    counted: bool,
+    outputs: tuple[TensorSpec, ...] | None,
+) -> QuantModel:
+    """Load what is measured, in a worker process."""
+    whole = load(path, skip_unsupported=skip_unsupported, float_model=float_model)
+    part, _ = _measured_part(whole, output_node, counted=counted)
+    return part if outputs is None else part.upto(outputs)
+
+
+def _isolated(
+    model: QuantModel,
+    recipe: Callable[[], QuantModel],
+    samples: Samples,
+    settings: dict[str, Any],
+    *,
+    isolate: bool | Isolation,
+) -> Engine:
+    from hbdebug.isolation import IsolatedEngine, Isolation  # noqa: PLC0415 - seldom needed
+
+    isolation = isolate if isinstance(isolate, Isolation) else Isolation()
+    return IsolatedEngine(model, recipe=recipe, samples=samples, isolation=isolation, **settings)
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:

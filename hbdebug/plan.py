@@ -267,6 +267,34 @@ def choose_boundaries(
     return tuple(found)
 
 
+def split_rounds(carried: Sequence[Mapping[int, int]], budget: int) -> tuple[tuple[int, ...], ...]:
+    """Share evaluations out among walks of a sample, so that what they carry over fits a budget.
+
+    Args:
+        carried: For each evaluation, position of a boundary -> bytes that it carries over it.
+        budget: Bytes that may be carried over any boundary at a time. An evaluation that carries
+            more is a round of its own.
+
+    Returns:
+        Indices of the evaluations of each round.
+    """
+    rounds: list[list[int]] = []
+    loads: list[dict[int, int]] = []
+
+    def fits(load: dict[int, int], each: Mapping[int, int]) -> bool:
+        return all(load.get(place, 0) + size <= budget for place, size in each.items())
+
+    for index, each in enumerate(carried):
+        place = next((place for place, load in enumerate(loads) if fits(load, each)), len(rounds))
+        if place == len(rounds):
+            rounds.append([])
+            loads.append({})
+        rounds[place].append(index)
+        for position, size in each.items():
+            loads[place][position] = loads[place].get(position, 0) + size
+    return tuple(tuple(chosen) for chosen in rounds)
+
+
 def cut_of(cuts: Sequence[int], last: int) -> int:
     """Return the first cut at or behind a position."""
     return cuts[bisect_left(cuts, last)]

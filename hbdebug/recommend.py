@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.scores import worst_of
+from hbdebug.errors import RuntimeCrash
 from hbdebug.metrics import badness
 from hbdebug.model import Assignment
 from hbdebug.results import CurveStep, Suggestion
@@ -111,6 +112,8 @@ def suggest(
             search.put_back()
     except KeyboardInterrupt:
         stopped = "interrupted"
+    except RuntimeCrash as error:
+        stopped = f"{error.message}, {error.where}" if error.where else error.message
     if not curve.steps:
         return Suggestion(
             metric=METRIC, target=target, reached=False, curve=(), nodes={}, stopped=stopped

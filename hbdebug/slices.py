@@ -3,6 +3,10 @@
 With `hbdebug.loading` and `hbdebug.kernels.depthwise`, the only code that touches protobuf.
 Sessions run single-threaded on the provider that the user named, never on another, and ONNX Runtime
 is told not to fuse QuantizeLinear/DequantizeLinear pairs behind our back.
+
+A session owns a copy of each initializer, and often a second one in an order that suits its
+kernels. For a model with many weights that is too much: its large weights are no initializers but
+inputs, fed from where they lie, so that all sessions share them and no message holds them.
 """
 
 from __future__ import annotations
@@ -33,6 +37,13 @@ PROVIDERS = {
     "directml": "DmlExecutionProvider",
 }
 """Option value of ``--provider`` -> ONNX Runtime execution provider."""
+
+LARGE_MODEL = 1 << 28
+"""Bytes of constants from which on a model's sessions share the large ones."""
+
+LARGE_CONSTANT = 1 << 20
+"""Bytes from which on such a constant is shared. What to share must not depend on the budget: an
+operator that is fed its weight may round otherwise than one that owns it."""
 
 _IR_VERSION = 7
 
@@ -102,17 +113,26 @@ class Runner:
         outputs: Names of the tensors it makes.
     """
 
-    __slots__ = ("_output_list", "_session", "inputs", "outputs")
+    __slots__ = ("_held", "_output_list", "_session", "inputs", "outputs")
 
-    def __init__(self, session: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        held: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         self._session = session
         self._output_list = list(outputs)
+        self._held = held
         self.inputs = inputs
         self.outputs = outputs
 
     def run(self, values: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Compute the outputs, in the order of `outputs`, from ``values[name]`` of each input."""
         feeds = {name: values[name] for name in self.inputs}
+        if self._held:
+            feeds.update(self._held)
         results: list[NDArray[Any]] = self._session.run(self._output_list, feeds)
         return results
 
@@ -137,6 +157,29 @@ class Slicer:
         self._sizes = _tensors_of_sizes(model)
         self._open = _tensors_of_open_shape(model)
 
+    @functools.cached_property
+    def shared(self) -> frozenset[str]:
+        """Constants that sessions are fed instead of holding them, and tensors behind their points.
+
+        Empty for all but large models.
+        """
+        sizes = {name: array.nbytes for name, array in self._model.constants.items()}
+        if sum(sizes.values()) < LARGE_MODEL:
+            return frozenset()
+        found = {name for name, size in sizes.items() if size >= LARGE_CONSTANT}
+        for point in self._model.points:
+            if point.output in self._model.static and point.input in found:
+                found.add(point.output)
+        return frozenset(found)
+
+    def owned_bytes(self, names: Iterable[str]) -> int:
+        """Return the bytes of those constants that a session has copies of."""
+        return sum(
+            self._model.constants[name].nbytes
+            for name in names
+            if name in self._model.constants and name not in self.shared
+        )
+
     def node(
         self,
         node: Node,
@@ -149,7 +192,8 @@ class Slicer:
 
         Args:
             node: The node.
-            fed: Tensor name -> dtype name of every input that is fed at run time.
+            fed: Tensor name -> dtype name of every input that is fed at run time; tensors of
+                `shared` behind points are among them, constants are not.
             constants: Values of its other inputs that are not constants of the model under the
                 same name, such as quantized weights.
             unread: Whether outputs that nothing reads are wanted, too.
@@ -160,11 +204,12 @@ class Slicer:
         inner = set(_reads(node, quick=False)) - fed.keys() - {""}
         graph = onnx.GraphProto(name=node.name or "node")
         graph.node.extend(_node_proto(op) for op in node.body)
+        held: dict[str, NDArray[Any]] = {}
         for name in sorted(inner):
             if name in constants:
                 graph.initializer.append(_tensor(name, constants[name]))
             elif name in self._model.constants:
-                graph.initializer.append(_tensor(name, self._model.constants[name]))
+                self._add_constant(name, graph, held)
         graph.input.extend(_value_info(name, dtype, None) for name, dtype in fed.items())
         named = tuple(name for name in node.outputs if name)
         # ONNX Runtime refuses a session without outputs, so a node that nothing reads gives all.
@@ -172,7 +217,18 @@ class Slicer:
         outputs = named if unread else read or named
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         session = self._session(graph, optimized=False, where=f"node {node.name} ({node.op_type})")
-        return Runner(session, tuple(fed), outputs)
+        return Runner(session, tuple(fed), outputs, held)
+
+    def _add_constant(
+        self, name: str, graph: onnx.GraphProto, held: dict[str, NDArray[Any]]
+    ) -> None:
+        """Make a constant of the model an initializer, or an input that is always fed."""
+        array = self._model.constants[name]
+        if name in self.shared:
+            held[name] = array
+            graph.input.append(_value_info(name, array.dtype.name, array.shape))
+        else:
+            graph.initializer.append(_tensor(name, array))
 
     def suffix(
         self,
@@ -200,21 +256,27 @@ class Slicer:
         """
         graph = onnx.GraphProto(name=f"from_{start}")
         steps = self._model.steps
-        used = {name for step in steps[start:] for name in _reads(step, quick=optimized)}
+        nodes = (step for step in steps[start:] if not isinstance(step, Point))
+        used = {name for node in nodes for name in _reads(node, quick=optimized)}
         # A weight's point lies in front of its node, perhaps in front of the position too.
-        static = [
-            step
-            for step in steps[:start]
-            if step.outputs[0] in used and step.outputs[0] in self._model.static
-        ]
+        static: list[Step] = []
+        for step in reversed(steps[:start]):
+            if step.outputs[0] in used and step.outputs[0] in self._model.static:
+                static.insert(0, step)
+                used.update(step.inputs)
+        held: dict[str, NDArray[Any]] = {}
         for step in (*static, *steps[start:]):
-            if isinstance(step, Point):
+            if not isinstance(step, Point):
+                graph.node.extend(self._nodes_of(step, quick=optimized))
+            elif (constant := self._handed_on(step)) is not None:
+                # Handing it on inside the session would copy it.
+                held[step.output] = constant
+                graph.input.append(_value_info(step.output, constant.dtype.name, constant.shape))
+            else:
                 graph.node.append(_passthrough(step, self._shape(step.input, specs), graph))
                 used.add(step.input)
-            else:
-                graph.node.extend(self._nodes_of(step, quick=optimized))
         for name in sorted(used & self._model.constants.keys()):
-            graph.initializer.append(_tensor(name, self._model.constants[name]))
+            self._add_constant(name, graph, held)
         inputs = tuple(name for name in fed if name in used)
         for name in inputs:
             dtype, shape = specs[name]
@@ -225,7 +287,20 @@ class Slicer:
         outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         where = f"the graph from step {start} on"
-        return Runner(self._session(graph, optimized=optimized, where=where), inputs, outputs)
+        session = self._session(graph, optimized=optimized, where=where)
+        return Runner(session, inputs, outputs, held)
+
+    def _handed_on(self, point: Point) -> NDArray[Any] | None:
+        """Return the shared constant that a point passes on in float as it is; None for others."""
+        if point.output not in self.shared:
+            return None
+        step: Step | None = point
+        while isinstance(step, Point):
+            if _scales(step):
+                return None
+            name = step.input
+            step = self._model.producer_of.get(name)
+        return self._model.constants[name]
 
     def _shape(
         self, name: str, specs: Mapping[str, tuple[str, tuple[int, ...]]]
@@ -396,10 +471,16 @@ def _reads(step: Step, *, quick: bool) -> tuple[str, ...]:
     return (*step.inputs, *inner)
 
 
+def _scales(point: Point) -> bool:
+    """Whether a point multiplies what it passes on in float, see `quant.float_passthrough`."""
+    params = point.params
+    return params is not None and params.dequantize_scale is not None and params.per_channel
+
+
 def _passthrough(point: Point, shape: tuple[int, ...], graph: onnx.GraphProto) -> onnx.NodeProto:
     """Return the float form of a point: Identity, or the Mul of `quant.float_passthrough`."""
     params = point.params
-    if params is None or params.dequantize_scale is None or not params.per_channel:
+    if params is None or not _scales(point):
         return onnx.NodeProto(op_type="Identity", input=[point.input], output=[point.output])
     scale = broadcast_channels(params.scale, shape, params.axis, params.group)
     ratio = f"{point.name}/dequantize_scale_over_scale"

@@ -3,7 +3,9 @@
 A point fake-quantizes in NumPy; a node runs in a one-node ONNX Runtime session without
 optimizations that span nodes, or in a NumPy kernel that gives the same bits, so that every tensor
 is bit-equal to that of the unoptimized whole model. Constants that a node reads, quantized
-weights included, are built into its session.
+weights included, are built into its session, but for the large ones of a large model: those are
+fed (`hbdebug.slices`). Sessions with more than a few constants, and quantized weights that are fed,
+are kept as long as they fit a budget, and made again when they are needed again.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.keep import Kept
 from hbdebug.kernels.floating import KERNELS
 from hbdebug.model import Assignment, Node, Point
 from hbdebug.plan import last_uses
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hbdebug.model import QuantModel, Step
+    from hbdebug.model import QuantModel
     from hbdebug.quant import QuantParams
     from hbdebug.slices import Runner, Slicer
 
@@ -35,6 +37,28 @@ Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 
 FLOAT = Assignment()
 """The empty assignment: everything in float."""
+
+DEFAULT_KEPT = 1 << 28
+"""Bytes of constants that the sessions of a walk may hold, unless the engine says."""
+
+# A session takes some 50 KiB itself; what holds less in constants is not counted.
+_LIGHT = 1 << 16
+_TIMED = 2  # runs of a step whose time is taken
+_COPIES = 2  # of its constants that a session may hold: as they came, and as its kernels want them
+
+
+NOTHING = -1
+"""What `Watch.evaluating` is told when no evaluation runs."""
+
+
+class Watch:
+    """Is told what is about to run, so that a crash can be told from where it happened."""
+
+    def evaluating(self, index: int) -> None:
+        """Be told which assignment is evaluated from now on; `NOTHING` for none."""
+
+    def stepping(self, index: int) -> None:
+        """Be told which step of the model is about to run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,18 +90,25 @@ class Walker:
     Args:
         model: The float graph and its points.
         slicer: Makes the sessions.
+        kept: Bytes of constants that sessions may hold until they are needed again.
+
+    Attributes:
+        watch: Is told of every step; None for nobody.
     """
 
-    def __init__(self, model: QuantModel, slicer: Slicer) -> None:
+    def __init__(self, model: QuantModel, slicer: Slicer, *, kept: int = DEFAULT_KEPT) -> None:
         self.model = model
+        self.watch: Watch | None = None
         self._slicer = slicer
+        self._kept: Kept[Any] = Kept(kept)
+        self._fed_weights = tuple(
+            tuple(slicer.shared.intersection(step.inputs) & model.static) for step in model.steps
+        )
         self._output_names = tuple(spec.name for spec in model.outputs)
         self._drops = last_uses(model, self._output_names)
         self._late_drops = last_uses(model, self._output_names, around_points=True)
-        self._weight_points = tuple(self._points_inside(step) for step in model.steps)
+        self._weight_points = tuple(self._points_inside(index) for index in range(len(model.steps)))
         self._float_runners: list[Runner | None] = [None] * len(model.steps)
-        self._runners: dict[tuple[int, tuple[int, ...]], tuple[Runner, tuple[Any, ...]]] = {}
-        self._locks = [Lock() for _ in model.steps]
         self._profile: Profile | None = None
 
     def forward(
@@ -124,6 +155,10 @@ class Walker:
             raise RuntimeError("profile must run before anything is planned")
         return self._profile
 
+    def adopt(self, profile: Profile) -> None:
+        """Take the profile that another process measured."""
+        self._profile = profile
+
     def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
         """Return what the first float walk showed; take that walk if there was none.
 
@@ -149,10 +184,8 @@ class Walker:
         specs = {name: (array.dtype.name, array.shape) for name, array in values.items()}
         seconds, made_bytes = [], []
         for index, step in enumerate(self.model.steps):
-            self._prepare(index, values)
-            started = time.perf_counter()
-            made = self.execute(index, values, FLOAT)
-            seconds.append(time.perf_counter() - started)
+            made, taken = self._timed(index, values)
+            seconds.append(taken)
             passed = values.get(step.inputs[0]) if isinstance(step, Point) else None
             fresh = [array for array in made.values() if array is not passed]
             made_bytes.append(sum(array.nbytes for array in fresh))
@@ -181,6 +214,8 @@ class Walker:
             ModelError: ONNX Runtime can not run the node on these tensors.
         """
         step = self.model.steps[index]
+        if self.watch is not None:
+            self.watch.stepping(index)
         if isinstance(step, Point):
             if step.output in self.model.static:
                 return {}
@@ -190,7 +225,10 @@ class Walker:
         kernel = KERNELS.get((step.domain, step.op_type))
         if kernel is not None and step.inputs[0] in feeds:
             return {step.outputs[0]: kernel(feeds[step.inputs[0]])}
-        runner = self._runner(index, values, assignment)
+        if self._fed_weights[index]:
+            weights = self._fed_weights[index]
+            feeds = {**feeds, **{name: self._fed_weight(name, assignment) for name in weights}}
+        runner = self._runner(index, feeds, assignment)
         try:
             return dict(zip(runner.outputs, runner.run(feeds), strict=True))
         except Exception as error:
@@ -210,11 +248,30 @@ class Walker:
                 feeds[name] = values[self.model.in_front_of_points(name)]
         return values if feeds is None else feeds
 
-    def _prepare(self, index: int, values: Mapping[str, NDArray[Any]]) -> None:
-        """Make a node's session ahead of time, so that its making does not count as running."""
-        step = self.model.steps[index]
-        if isinstance(step, Node) and (step.domain, step.op_type) not in KERNELS:
-            self._runner(index, values, FLOAT)
+    def _timed(self, index: int, values: Mapping[str, NDArray[Any]]) -> tuple[Arrays, float]:
+        """Run a step in float, and say how long it takes."""
+        # The first run makes the session and fills its caches, which no later one does.
+        self.execute(index, values, FLOAT)
+        started = time.perf_counter()
+        for _ in range(_TIMED):
+            made = self.execute(index, values, FLOAT)
+        return made, (time.perf_counter() - started) / _TIMED
+
+    def _fed_weight(self, name: str, assignment: Assignment) -> NDArray[Any]:
+        """Return what a point on a shared constant gives, from what is kept if it was quantized."""
+        points = self._points_in_front(name)
+        params = tuple(assignment.get(point) for point in points)
+
+        def make() -> tuple[tuple[NDArray[Any], tuple[Any, ...]], int]:
+            value = self.static_value(name, assignment)
+            constant = self.model.constants.get(self.model.in_front_of_points(name))
+            # The constant itself takes no memory of ours; there is no need to keep it.
+            return (value, params), 0 if value is constant else value.nbytes
+
+        # The parameters' identities are safe as a key: the entry keeps the objects alive.
+        value: NDArray[Any]
+        value, _ = self._kept.get((name, *map(id, params)), make)
+        return value
 
     def _runner(
         self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
@@ -223,37 +280,46 @@ class Walker:
         points = self._weight_points[index]
         if not points or not assignment or not any(name in assignment for name in points):
             runner = self._float_runners[index]
-            if runner is None:
-                with self._locks[index]:
-                    runner = self._float_runners[index] or self._make_runner(index, values, FLOAT)
-                    self._float_runners[index] = runner
-            return runner
-        # The parameters' identities are safe as a key: the entry keeps the objects alive.
+            if runner is not None:
+                return runner
+
+            def make_float() -> tuple[Runner, int]:
+                made, held = self._make_runner(index, values, FLOAT)
+                if held > _LIGHT:
+                    return made, held
+                self._float_runners[index] = made
+                return made, 0
+
+            found: Runner = self._kept.get(index, make_float)
+            return found
         params = tuple(assignment.get(name) for name in points)
-        key = (index, tuple(id(item) for item in params))
-        entry = self._runners.get(key)
-        if entry is None:
-            with self._locks[index]:
-                entry = self._runners.get(key)
-                if entry is None:
-                    entry = (self._make_runner(index, values, assignment), params)
-                    self._runners[key] = entry
-        return entry[0]
+
+        def make() -> tuple[tuple[Runner, tuple[Any, ...]], int]:
+            made, held = self._make_runner(index, values, assignment)
+            return (made, params), held + _LIGHT
+
+        # The parameters' identities are safe as a key: the entry keeps the objects alive.
+        quantized: Runner
+        quantized, _ = self._kept.get((index, *map(id, params)), make)
+        return quantized
 
     def _make_runner(
         self, index: int, values: Mapping[str, NDArray[Any]], assignment: Assignment
-    ) -> Runner:
+    ) -> tuple[Runner, int]:
+        """Return a node's session and the bytes of constants that it holds."""
         node = self.model.steps[index]
         if not isinstance(node, Node):
             raise TypeError(f"step {index} is not a node")
         constants: Arrays = {}
         fed: dict[str, str] = {}
         for name in node.inputs:
-            if name in self.model.static:
+            if name in self.model.static and name not in self._fed_weights[index]:
                 constants[name] = self.static_value(name, assignment)
             elif name and name not in self.model.constants:
                 fed[name] = values[name].dtype.name
-        return self._slicer.node(node, fed, constants)
+        held = sum(array.nbytes for array in constants.values())
+        held += self._slicer.owned_bytes({name for op in node.body for name in op.inputs})
+        return self._slicer.node(node, fed, constants), _COPIES * held
 
     def static_value(self, name: str, assignment: Assignment) -> NDArray[Any]:
         """Return a constant, or the value behind the points that read one.
@@ -271,17 +337,26 @@ class Walker:
         value = self.static_value(point.input, assignment)
         return apply_point(point, value, assignment.get(point.name))
 
-    def _points_inside(self, step: Step) -> tuple[str, ...]:
-        """Return the points on a node's constant inputs, chains included."""
-        found = []
-        if isinstance(step, Node):
-            for name in step.inputs:
-                source = name
-                while source in self.model.static:
-                    point = self.model.producer_of[source]
-                    found.append(point.name)
-                    source = point.inputs[0]
+    def _points_inside(self, index: int) -> tuple[str, ...]:
+        """Return the points on constants that are built into a node's session, chains included."""
+        step = self.model.steps[index]
+        names = step.inputs if isinstance(step, Node) else ()
+        found = [
+            point
+            for name in names
+            if name not in self._fed_weights[index]
+            for point in self._points_in_front(name)
+        ]
         return tuple(dict.fromkeys(found))
+
+    def _points_in_front(self, name: str) -> tuple[str, ...]:
+        """Return the points between a constant and a tensor, the last one first."""
+        found = []
+        while name in self.model.static:
+            point = self.model.producer_of[name]
+            found.append(point.name)
+            name = point.inputs[0]
+        return tuple(found)
 
 
 def apply_point(point: Point, x: NDArray[Any], params: QuantParams | None) -> NDArray[Any]:

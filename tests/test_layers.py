@@ -16,16 +16,18 @@ import hbdebug
 SOURCE = Path(hbdebug.__file__).parent
 
 RANKS = (
-    {"errors", "names", "threads"},
+    {"errors", "keep", "names", "threads"},
     {"npy"},
     {"metrics", "observer", "quant", "results", "samples"},
     {"kernels", "model", "report"},
     {"loading", "lowering", "plan", "slices", "toolchain"},
     {"float_run", "integer_run", "walk"},
     {"trail"},
-    {"integer_walk"},
+    {"costing", "integer_walk"},
     {"jump"},
     {"engine"},
+    {"worker"},
+    {"isolation"},
     {"analysis"},
     {"recommend"},
     {"conversion", "inference", "pipeline"},

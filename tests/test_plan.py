@@ -18,6 +18,7 @@ from hbdebug.plan import (
     last_uses,
     quantized_span,
     seed_steps,
+    split_rounds,
     stale_steps,
     thin_cuts,
 )
@@ -188,3 +189,21 @@ def test_boundaries_keep_a_stretch_within_its_bytes():
 
 def test_the_first_cut_at_or_behind_a_position_is_taken():
     assert [cut_of((3, 6, 9), last) for last in (0, 3, 4, 9)] == [3, 3, 6, 9]
+
+
+def test_rounds_keep_what_is_carried_within_its_bytes():
+    carried = [{3: 10, 6: 10}, {3: 15}, {6: 15}, {}, {3: 10}, {3: 100}]
+
+    rounds = split_rounds(carried, budget=25)
+
+    assert sorted(index for chosen in rounds for index in chosen) == list(range(len(carried)))
+    for chosen in rounds:
+        for position in (3, 6):
+            total = sum(carried[index].get(position, 0) for index in chosen)
+            assert total <= 25 or [carried[index] for index in chosen if carried[index]] == [
+                {3: 100}
+            ]
+
+
+def test_one_round_is_enough_when_nothing_is_carried_far():
+    assert split_rounds([{}, {4: 7}, {}], budget=7) == ((0, 1, 2),)

@@ -19,6 +19,7 @@ from hbdebug.analysis.coverage import (
     points_left_out,
     select,
 )
+from hbdebug.analysis.pace import Pace, duration
 from hbdebug.analysis.scores import (
     Scorer,
     Scores,
@@ -105,6 +106,7 @@ class Ranking:
         coverage: The coverage line.
         complete_samples: Number of samples on which everything was measured.
         interrupted: Whether the run was stopped early.
+        notes: What about the run the user should know.
         broken: Indices of the samples on which the float model gives NaN or infinity.
     """
 
@@ -114,6 +116,7 @@ class Ranking:
     coverage: str
     complete_samples: int
     interrupted: bool
+    notes: tuple[str, ...] = ()
     broken: tuple[int, ...] = ()
 
 
@@ -252,6 +255,7 @@ def rank(
     *,
     journal: Callable[[int], Journal] | None = None,
     whole: QuantModel | None = None,
+    lifts: int = 0,
 ) -> Ranking:
     """Measure every analysed node or point alone and rank them, worst first.
 
@@ -262,6 +266,7 @@ def rank(
         observer: Is told of progress.
         journal: Opens the journal of finished evaluations, given their number; None for none.
         whole: The model before it was cut off at an inner node.
+        lifts: Number of lifts that a search after the ranking may try, for the estimate.
 
     Returns:
         The ranking. After an interrupt (Ctrl-C) it holds what was finished: the samples that are
@@ -277,14 +282,20 @@ def rank(
     scorer = Scorer(outputs=ceilings.output_names(engine.model), metrics=request.measured)
     scores = Scores.empty(len(plan.assignments), len(samples), scorer)
     schedule = engine.schedule(plan.assignments, len(samples))
-    observer.estimate(_estimate(engine, schedule, len(samples)))
+    seconds = engine.expected_seconds(schedule, len(samples))
+    observer.estimate(_estimate(engine, seconds, len(schedule.variants), len(samples), lifts))
+    if schedule.shortfall:
+        observer.note(schedule.shortfall)
     observer.phase("ranking", sum(item.cost for item in schedule.variants) * len(samples))
     opened: AbstractContextManager[Journal | None] = (
         nullcontext() if journal is None else journal(len(plan.assignments))
     )
     with opened as book:
         finished = _evaluate(engine, samples, schedule, scores, observer, book)
-    return _ranking(engine.model, request, plan, scores, interrupted=not finished)
+    ranking = _ranking(
+        engine.model, request, plan, scores, interrupted=not finished, failures=engine.failures
+    )
+    return replace(ranking, notes=(schedule.shortfall,) if schedule.shortfall else ())
 
 
 def check_request(model: QuantModel, request: Request) -> None:
@@ -330,11 +341,19 @@ def _plan(
 
 
 def _ranking(
-    model: QuantModel, request: Request, plan: _Plan, scores: Scores, *, interrupted: bool
+    model: QuantModel,
+    request: Request,
+    plan: _Plan,
+    scores: Scores,
+    *,
+    interrupted: bool,
+    failures: Mapping[int, str],
 ) -> Ranking:
     """Put what was measured in order."""
     broken = tuple(int(index) for index in np.flatnonzero(scores.broken))
-    scores, complete = _usable(scores)
+    # What failed on one sample counts on none.
+    scores.done[list(failures)] = False
+    scores, complete = _usable(scores, failures)
     measured = [item for item in plan.items if scores.done[item.alone].any()]
     order, bounds, tied = _order(scores, measured, request)
     lines = [
@@ -349,7 +368,7 @@ def _ranking(
     else:
         points = [_point_result(model, request, scores, line) for line in lines]
         left_out = list(points_left_out(model))
-    left_out += _unmeasured(model, plan.items, measured)
+    left_out += _unmeasured(model, plan.items, measured, failures)
     return Ranking(
         nodes=tuple(nodes),
         points=tuple(points),
@@ -374,6 +393,9 @@ def _evaluate(
     for (sample, index), scored in found.items():
         scores.add(index, sample, scored)
         observer.advance(schedule.variants[index].cost)
+    planned = sum(item.cost for item in schedule.variants) * len(samples)
+    planned -= sum(schedule.variants[index].cost for _, index in found)
+    pace = Pace(engine.expected_seconds(schedule, len(samples)), planned)
     try:
         scorer = Scorer.like(scores)
         for item in engine.evaluate(
@@ -381,6 +403,9 @@ def _evaluate(
         ):
             scores.add(item.assignment, item.sample, item.value)
             observer.advance(item.cost)
+            correction = pace.advance(item.cost)
+            if correction:
+                observer.estimate(correction)
             if book is not None:
                 book.add(item.sample, item.assignment, item.value)
     except KeyboardInterrupt:
@@ -474,9 +499,11 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
     return [points[name] for name in chosen]
 
 
-def _usable(scores: Scores) -> tuple[Scores, int]:
+def _usable(scores: Scores, failures: Mapping[int, str]) -> tuple[Scores, int]:
     """Return the scores of the complete samples, or of the first one when none is complete."""
-    complete: Flags = np.asarray(scores.done.all(axis=0))
+    tried = np.ones(len(scores.done), np.bool_)
+    tried[list(failures)] = False
+    complete: Flags = np.asarray(scores.done[tried].all(axis=0))
     if complete.any():
         return scores.only(complete), int(complete.sum())
     first = np.zeros_like(complete)
@@ -506,12 +533,19 @@ def _order(
 
 
 def _unmeasured(
-    model: QuantModel, items: Sequence[_Item], measured: Sequence[_Item]
+    model: QuantModel,
+    items: Sequence[_Item],
+    measured: Sequence[_Item],
+    failures: Mapping[int, str],
 ) -> list[NotAnalysed]:
     done = {item.name for item in measured}
     op_types = {step.name: step.op_type for step in model.steps}
     return [
-        NotAnalysed(name=item.name, op_type=op_types[item.name], reason=INTERRUPTED)
+        NotAnalysed(
+            name=item.name,
+            op_type=op_types[item.name],
+            reason=failures.get(item.alone, INTERRUPTED),
+        )
         for item in items
         if item.name not in done
     ]
@@ -578,22 +612,12 @@ def _dtype(point: Point) -> str:
     return "float32" if point.params is None else point.params.dtype
 
 
-def _estimate(engine: Engine, schedule: Schedule, samples: int) -> str:
-    seconds = schedule.seconds_per_sample * samples + schedule.seconds_once
-    evaluations = len(schedule.variants)
-    return (
+def _estimate(engine: Engine, seconds: float, evaluations: int, samples: int, lifts: int) -> str:
+    words = (
         f"{evaluations} evaluations x {samples} sample{'' if samples == 1 else 's'}: "
-        f"about {duration(seconds / engine.jobs)} on {engine.jobs} "
-        f"core{'' if engine.jobs == 1 else 's'}"
+        f"about {duration(seconds)} on {engine.jobs} core{'' if engine.jobs == 1 else 's'}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words, such as ``12 s``, ``3 min`` or ``1.5 h``."""
-    if seconds < 1:
-        return "1 s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if not lifts:
+        return words
+    search = duration(engine.expected_walks(lifts * samples))
+    return f"{words}, then up to about {search} for the suggestion"

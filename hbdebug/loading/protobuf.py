@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.loading import external
 from hbdebug.loading.checks import check_names, check_opset
 from hbdebug.loading.functions import inline_functions
 from hbdebug.samples import TensorSpec
@@ -29,6 +29,10 @@ _LARGEST_SPARSE = 1 << 30
 
 UNKNOWN_DTYPE = "unknown"
 """Stands for the dtype of a tensor whose type the file does not state."""
+
+_LARGEST_MESSAGE = (1 << 31) - 1  # bytes that protobuf can read or write
+# A message with more raw bytes than this is not copied, because copying serializes it.
+_LARGEST_COPIED = 1 << 30
 
 # What people pass by mistake, by the first bytes of the file.
 _SIGNATURES = (
@@ -55,21 +59,30 @@ class ModelFile:
     sha256: str
 
 
-def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
+def read_model(
+    source: str | os.PathLike[str] | onnx.ModelProto, *, whole: bool = False
+) -> ModelFile:
     """Read and parse a model; a file is read exactly once.
 
     Args:
-        source: File, or a model in memory, which is copied and never changed.
+        source: File, or a model in memory, which is copied and never changed. Beyond 2 GB it is
+            not copied either.
+        whole: Whether external data become part of the message, for who changes and writes it.
 
     Returns:
-        The parsed model, the calls of its own functions replaced by their nodes.
+        The parsed model, the calls of its own functions replaced by their nodes. Its external
+        tensors are left where they are; `array` maps them.
 
     Raises:
-        ModelError: The file is missing, unreadable, cut short or not an ONNX model.
+        ModelError: The file is missing, unreadable, cut short or not an ONNX model; or external
+            data are missing or outside of the model's folder.
         UnsupportedError: Its functions cannot be written out.
     """
     if isinstance(source, onnx.ModelProto):
-        path, content = "(in memory)", _serialized(source)
+        path = "(in memory)"
+        if not whole and _raw_bytes(source) > _LARGEST_COPIED:
+            return ModelFile(proto=source, path=path, sha256=_digest_by_parts(source))
+        content = _serialized(source)
     else:
         path = os.fsdecode(source)
         content = _read(path)
@@ -92,7 +105,9 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
         error.where = f"{path}: {error.where}" if error.where else path
         raise
     digest = hashlib.sha256(content)
-    _load_external_data(proto, path, digest)
+    external.settle(proto, Path(path).parent, digest)
+    if whole:
+        external.embed(proto)
     return ModelFile(proto=proto, path=path, sha256=digest.hexdigest())
 
 
@@ -106,8 +121,50 @@ def _serialized(model: onnx.ModelProto) -> bytes:
         ) from error
 
 
+def _raw_bytes(model: onnx.ModelProto) -> int:
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def _digest_by_parts(model: onnx.ModelProto) -> str:
+    """Return a digest of a message that protobuf could not serialize.
+
+    It covers everything, the raw bytes of initializers behind all the rest.
+    """
+    rest = onnx.ModelProto()
+    _copy_fields(model, rest, but="graph")
+    _copy_fields(model.graph, rest.graph, but="initializer")
+    for tensor in model.graph.initializer:
+        if external.is_external(tensor):
+            raise ModelError(
+                f"tensor {tensor.name} lies in a file, and the model in memory is beyond 2 GB",
+                hint="Save it with external data and give the file's path.",
+            )
+        _copy_fields(tensor, rest.graph.initializer.add(), but="raw_data")
+    digest = hashlib.sha256(_serialized(rest))
+    for tensor in model.graph.initializer:
+        digest.update(tensor.raw_data)
+    return digest.hexdigest()
+
+
+def _copy_fields(source: Any, target: Any, *, but: str) -> None:
+    """Copy the fields of a message, one left out."""
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if isinstance(value, (str, bytes, int, float)):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)
+
+
 def _read(path: str) -> bytes:
     try:
+        if Path(path).stat().st_size > _LARGEST_MESSAGE:
+            raise ModelError(
+                "is larger than 2 GB, more than an ONNX file can hold",
+                where=path,
+                hint="Save the model with external data (onnx.save with save_as_external_data).",
+            )
         return Path(path).read_bytes()
     except FileNotFoundError as error:
         raise ModelError("no such file", where=path, hint=_similar_files(path)) from error
@@ -146,25 +203,6 @@ def _not_onnx(path: str, content: bytes, otherwise: str) -> ModelError:
     return ModelError(f"is not a complete ONNX model: {reason}", where=path, hint=hint)
 
 
-def _load_external_data(proto: onnx.ModelProto, path: str, digest: hashlib._Hash) -> None:
-    """Read tensors that live in files of their own; their bytes count for the digest, too."""
-    directory = str(Path(path).parent)
-    for tensor in proto.graph.initializer:
-        if not uses_external_data(tensor):
-            continue
-        try:
-            load_external_data_for_tensor(tensor, directory)
-        except (OSError, ValueError, onnx.checker.ValidationError) as error:
-            raise ModelError(
-                f"the external data of tensor {tensor.name} cannot be read: {error}",
-                where=path,
-                hint="Keep the data files beside the model, where the export wrote them.",
-            ) from error
-        digest.update(tensor.raw_data)
-        # Otherwise to_array would go to the file once more.
-        tensor.data_location = onnx.TensorProto.DEFAULT
-
-
 def producer(model: onnx.ModelProto) -> str:
     """Return the program that wrote the model, with its version, as far as stated."""
     return f"{model.producer_name} {model.producer_version}".strip()
@@ -172,6 +210,8 @@ def producer(model: onnx.ModelProto) -> str:
 
 def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
     """Return a tensor's values, without a copy where they are stored as raw bytes.
+
+    External ones are mapped, see `hbdebug.loading.external`.
 
     Raises:
         ModelError: Type, shape and data do not fit together.
@@ -185,6 +225,8 @@ def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
         # NumPy would take -1 for a size that is to be found out.
         raise ModelError(f"tensor {tensor.name} is damaged: its shape is {list(tensor.dims)}")
     try:
+        if external.is_external(tensor):
+            return external.mapped(tensor)
         values: NDArray[np.generic] = onnx.numpy_helper.to_array(tensor)  # noqa: TID251 - here
     except Exception as error:  # a damaged tensor makes ONNX and NumPy raise almost anything
         raise ModelError(f"tensor {tensor.name} is damaged: {error}") from error

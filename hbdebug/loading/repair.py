@@ -80,7 +80,7 @@ def repair_hard_sigmoids(model: str | os.PathLike[str] | onnx.ModelProto) -> Rep
     Raises:
         ModelError: The file is no ONNX model.
     """
-    proto = read_model(model).proto
+    proto = read_model(model, whole=True).proto
     rewriting = _Rewriting(proto.graph)
     repairs, left = [], []
     for node in list(proto.graph.node):

@@ -8,7 +8,6 @@ goes through ``(pixels + offset - mean) * scale`` in float32, and gets the model
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +45,7 @@ class Preparation:
             where the model's HzPreprocess node expects them so.
     """
 
-    dtypes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     color: str = ""
     resize: tuple[int, int] | None = None
     mean: tuple[float, ...] = ()
@@ -54,7 +53,7 @@ class Preparation:
     offset: float | None = None
     layout: str = ""
     keep_batch: bool = False
-    image_offsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    image_offsets: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def computes(self) -> bool:

@@ -212,9 +212,12 @@ def _resolve(
         name for name, setting in nodes.items() if setting == "cpu"
     )
     rules = Int16Rules(graph, outcome, march)
-    rules.raise_points(point for point in model.points if point.input in outcome.wishes)
-    for node in model.nodes:
-        if nodes.get(node.name) == "int16" and not int16_refusal(node, model, march):
+    if outcome.wishes:
+        rules.raise_points(point for point in model.points if point.input in outcome.wishes)
+    wanted = (name for name, setting in nodes.items() if setting == "int16")
+    for name in sorted(wanted, key=model.position_of.__getitem__):
+        node = model.node_by_name[name]
+        if not int16_refusal(node, model, march):
             rules.request(node)
     if everything and march != "bernoulli2":
         rules.raise_points(p for p in model.points if not any(model.consuming_nodes(p)))
@@ -226,14 +229,14 @@ def _changes(
 ) -> dict[str, QuantParams | None]:
     """Turn an outcome into changes of an assignment."""
     changes: dict[str, QuantParams | None] = {}
-    for point in model.points:
-        params = assignment.get(point.name)
+    for name in sorted(outcome.gone | outcome.int16, key=model.position_of.__getitem__):
+        params = assignment.get(name)
         if params is None:
             continue
-        if point.name in outcome.gone:
-            changes[point.name] = None
-        elif point.name in outcome.int16 and params.dtype != "int16" and params.is_integer:
-            changes[point.name] = params.to_int16()
+        if name in outcome.gone:
+            changes[name] = None
+        elif params.dtype != "int16" and params.is_integer:
+            changes[name] = params.to_int16()
     return changes
 
 

@@ -31,7 +31,7 @@ class Int16Rules:
         self.model = graph.model
         self.outcome = outcome
         self.int8_for_all = INT8_FOR_ALL - ({"MatMul"} if march.startswith("nash") else set())
-        self.order = {node.name: index for index, node in enumerate(self.model.nodes)}
+        self.order = self.model.position_of
         self.tried: set[str] = set()
 
     def request(self, node: Node) -> None:

@@ -144,6 +144,8 @@ def test_unreadable_file_says_why(tmp_path):
 def test_message_that_cannot_be_serialized(monkeypatch):
     # Two gigabytes in a test would be rude: a stand-in fails as protobuf does.
     class TooLarge:
+        graph = onnx.GraphProto()
+
         def SerializeToString(self):  # noqa: N802
             raise ValueError("exceeded maximum protobuf size of 2GB")
 
