@@ -17,7 +17,7 @@ from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
-from hbdebug.analysis.nonfinite import note_on_samples
+from hbdebug.analysis.nonfinite import notes_on_samples
 from hbdebug.analysis.outputs import real_outputs
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -228,8 +228,7 @@ def sensitivity(
     )
     notes += ranking.notes
     seconds.lap("ranking")
-    if ranking.broken:
-        notes += (note_on_samples(engine, stream, ranking.broken),)
+    notes += notes_on_samples(engine, stream, ranking.broken)
     result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:

@@ -30,14 +30,19 @@ class _Count:
     size: int
 
 
-def note_on_samples(engine: Engine, samples: Samples, broken: Sequence[int]) -> str:
+def notes_on_samples(engine: Engine, samples: Samples, broken: Sequence[int]) -> tuple[str, ...]:
     """Say on which samples the float model gives NaN or infinity, and where it begins.
 
     Args:
         engine: Runs the float model; the first of these samples once more.
         samples: The samples.
         broken: Indices of those with an output that is not finite.
+
+    Returns:
+        One note; none where no sample is broken.
     """
+    if not broken:
+        return ()
     first = broken[0]
     counts: dict[str, _Count] = {}
 
@@ -52,11 +57,12 @@ def note_on_samples(engine: Engine, samples: Samples, broken: Sequence[int]) -> 
     shown = ", ".join(f"'{name}'" for name in names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     where = "; ".join(_beginnings(engine.model, spoiled, counts))
-    return (
+    text = (
         f"the float model itself gives NaN or infinity on {len(broken)} of {len(samples)} samples "
         f"({shown}{more}), at output {', '.join(spoiled)}; these are left out of its averages. "
         f"On sample '{names[0]}' {where}"
     )
+    return (text,)
 
 
 def _count(array: NDArray[Any]) -> _Count | None:

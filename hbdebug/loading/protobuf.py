@@ -81,6 +81,7 @@ def read_model(
     if isinstance(source, onnx.ModelProto):
         path = "(in memory)"
         if not whole and _raw_bytes(source) > _LARGEST_COPIED:
+            _check_uncopied(source)
             return ModelFile(proto=source, path=path, sha256=_digest_by_parts(source))
         content = _serialized(source)
     else:
@@ -109,6 +110,17 @@ def read_model(
     if whole:
         external.embed(proto)
     return ModelFile(proto=proto, path=path, sha256=digest.hexdigest())
+
+
+def _check_uncopied(model: onnx.ModelProto) -> None:
+    """Check a model that is too large to be copied, and so must stay as it is."""
+    check_names(model)
+    check_opset(model)
+    if model.functions:
+        raise UnsupportedError(
+            "it holds functions, and is too large to write them out in a copy",
+            hint="Save it with external data and give the file's path.",
+        )
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:
