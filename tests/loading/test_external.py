@@ -274,7 +274,9 @@ def test_every_type_is_read_as_onnx_reads_it(tmp_path, name):
             pytest.skip("this onnx has no array of the type")
     expected = onnx.numpy_helper.to_array(inside)
     (tmp_path / "t.bin").write_bytes(inside.raw_data)
-    outside = TensorProto(name="t", data_type=data_type, dims=[3], data_location=TensorProto.EXTERNAL)
+    outside = TensorProto(
+        name="t", data_type=data_type, dims=[3], data_location=TensorProto.EXTERNAL
+    )
     outside.external_data.add(key="location", value="t.bin")
     graph = helper.make_graph([helper.make_node("Identity", ["t"], ["y"])], "g", [], [], [outside])
     path = tmp_path / "m.onnx"
