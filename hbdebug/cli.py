@@ -57,7 +57,11 @@ class Format(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A *_calibrated_model.onnx file.")
+    Path, typer.Argument(metavar="MODEL", help="A *_calibrated_model.onnx file, or a QDQ model.")
+]
+FloatOption = Annotated[
+    Path | None,
+    typer.Option("--float", metavar="FLOAT", help="The float model that a QDQ model was made of."),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="What to print to stdout.")]
 TopOption = Annotated[int, typer.Option("--top", min=1, help="Lines of the ranking to print.")]
@@ -72,12 +76,15 @@ def sensitivity(
     model: ModelArgument,
     data: Annotated[
         Path,
-        typer.Argument(metavar="CALIB", help="Calibration data: CALIB/<input>/*.npy, or .npz."),
+        typer.Argument(
+            metavar="CALIB", help="Samples: CALIB/<input>/* (.npy, images, raw files), or .npz."
+        ),
     ],
     metric: Annotated[
         list[str] | None,
         typer.Option(help="Metric; repeatable, the first ranks. [default: cosine_similarity]"),
     ] = None,
+    float_model: FloatOption = None,
     kind: Annotated[Kind, typer.Option(help="What to rank.")] = Kind.node,
     output_node: Annotated[str, typer.Option(help="Measure the damage at this inner node.")] = "",
     quantized: Annotated[
@@ -97,6 +104,24 @@ def sensitivity(
     samples: Annotated[
         int | None, typer.Option(min=1, help="Use the first N samples. [default: all]")
     ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[INPUT=]TYPE", help="Type of raw files. [default: the model's]"),
+    ] = None,
+    color: Annotated[str, typer.Option(help="Images as rgb, bgr or gray. [default: rgb]")] = "",
+    resize: Annotated[str, typer.Option(metavar="HxW", help="Resize images (bilinear).")] = "",
+    mean: Annotated[
+        str, typer.Option(metavar="M[,M,M]", help="Subtract from images and raw files.")
+    ] = "",
+    scale: Annotated[str, typer.Option(metavar="S[,S,S]", help="Then multiply by.")] = "",
+    offset: Annotated[
+        float | None,
+        typer.Option(help="Add first. [default: -128 where HzPreprocess expects it, else 0]"),
+    ] = None,
+    layout: Annotated[str, typer.Option(help="Layout of image inputs: nchw or nhwc.")] = "",
+    keep_batch: Annotated[
+        bool, typer.Option("--keep-batch", help="Run a file's first axis as one batch.")
+    ] = False,
     split: Annotated[bool, typer.Option(help="Measure weights and activations apart.")] = True,
     suggest: Annotated[bool, typer.Option(help="Search and measure nodes to move.")] = True,
     target: Annotated[
@@ -143,11 +168,13 @@ def sensitivity(
 ) -> None:
     """Rank nodes by the damage each does alone, and suggest which to move."""
     from hbdebug import pipeline
+    from hbdebug.samples import parse_preparation
 
     with _observer() as observer:
         result = pipeline.sensitivity(
             model,
             data,
+            float_model=float_model,
             metrics=metric or ["cosine_similarity"],
             kind=kind.value,
             output_node=output_node,
@@ -156,6 +183,16 @@ def sensitivity(
             nodes=node or (),
             ops=op or (),
             samples=samples,
+            preparation=parse_preparation(
+                dtypes=dtype or (),
+                color=color,
+                resize=resize,
+                mean=mean,
+                scale=scale,
+                offset=offset,
+                layout=layout,
+                keep_batch=keep_batch,
+            ),
             split=split,
             suggest=suggest,
             target=target,
@@ -185,6 +222,7 @@ def sensitivity(
 @app.command()
 def info(
     model: ModelArgument,
+    float_model: FloatOption = None,
     format: FormatOption = Format.text,  # noqa: A002 - the option's name is the user's word
     skip_unsupported: SkipUnsupportedOption = False,
 ) -> None:
@@ -194,7 +232,7 @@ def info(
     from hbdebug.report.record import dumps_result
     from hbdebug.report.terminal import make_console
 
-    listing = pipeline.info(model, skip_unsupported=skip_unsupported)
+    listing = pipeline.info(model, skip_unsupported=skip_unsupported, float_model=float_model)
     if format is Format.json:
         sys.stdout.write(dumps_result(listing))
     else:

@@ -11,6 +11,7 @@ import numpy as np
 from hbdebug.errors import UsageError
 from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load
+from hbdebug.loading.qdq import require_calibrated
 from hbdebug.loading.writing import integer_content
 from hbdebug.lowering.elementwise import BERNOULLI2
 from hbdebug.lowering.graph import lower
@@ -87,6 +88,7 @@ def quantize(
         refuse_overwriting(os.fspath(model), output)
     check_march(march)
     loaded = load(model)
+    require_calibrated(loaded)
     settings = _settings(loaded, int16, cpu, march)
     assignment = Assignment.as_calibrated(loaded)
     if settings:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hbdebug.results import NotAnalysed
     from hbdebug.samples import TensorSpec
 
+CALIBRATION = "HzCalibration"
+"""The vendor's operator for one quantization point."""
+
 Role: TypeAlias = Literal["weight", "activation"]
 
 
@@ -61,6 +64,7 @@ class Node:
             only inside start with the node's name and a slash.
         quick: Stock ONNX operators that compute the same but for float32 rounding, and faster;
             for where nothing behind the node is quantized. Empty when ``body`` is as fast.
+        assumed: Whether the file does not hold the node, see `hbdebug.loading.left_out`.
     """
 
     name: str
@@ -71,6 +75,7 @@ class Node:
     attributes: Mapping[str, Any]
     body: tuple[Op, ...]
     quick: tuple[Op, ...] = ()
+    assumed: bool = False
 
     def reading(self, names: Mapping[str, str]) -> Node:
         """Return the node reading other tensors, its body included.
@@ -95,16 +100,22 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Point:
-    """One place where a tensor is quantized: an HzCalibration node.
+    """One place where a tensor is quantized.
+
+    That is an HzCalibration node, or a pair of QuantizeLinear and DequantizeLinear.
 
     Attributes:
-        name: The node's name, as in the file.
+        name: The node's name, as in the file; of a pair, that of its QuantizeLinear, and of a
+            constant that the file holds in integers, that of its DequantizeLinear.
         role: ``weight`` or ``activation``.
         input: Tensor that is quantized.
         output: Tensor behind the point.
         params: How it is quantized; None when it never is (unknown or passing type).
         enabled: Whether the file quantizes here (switched on and calibrated).
         reason: Why ``enabled`` is False, in words for the user; empty otherwise.
+        op_type: Operator of the node that ``name`` is of.
+        stored: What a constant is behind the point under ``params``, where the file holds its
+            integers itself: they may have been chosen otherwise than by rounding. None elsewhere.
     """
 
     name: str
@@ -114,6 +125,8 @@ class Point:
     params: QuantParams | None
     enabled: bool = True
     reason: str = ""
+    op_type: str = CALIBRATION
+    stored: NDArray[np.generic] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -144,7 +157,8 @@ class QuantModel:
         steps: Nodes and points in topological order.
         constants: Initializers by tensor name, constants that node bodies need included.
         skipped: What was left out on loading (``--skip-unsupported``).
-        warnings: What about the float form of its operators the user should know.
+        warnings: What about the float form of the file the user should know.
+        notes: What was assumed of the file, in words for the user.
     """
 
     path: str
@@ -158,6 +172,7 @@ class QuantModel:
     constants: Mapping[str, NDArray[np.generic]]
     skipped: tuple[NotAnalysed, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -193,6 +208,11 @@ class QuantModel:
                 if tensor:
                     found.setdefault(tensor, []).append((step, index))
         return {tensor: tuple(steps) for tensor, steps in found.items()}
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether points are pairs of QuantizeLinear and DequantizeLinear, not HzCalibration."""
+        return any(point.op_type != CALIBRATION for point in self.points)
 
     def in_front_of_points(self, tensor: str) -> str:
         """Return the tensor in front of the points that a tensor is behind; itself without any."""

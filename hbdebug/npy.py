@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 # Elements looked at in one go when values that are not finite are searched for.
 _BLOCK = 1 << 16
 
+# Bytes of an archive's member that are passed over at a time.
+_PIECE = 1 << 20
+
+_MAGIC_FAILS = "magic string"
+
 _HEADERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -42,11 +47,65 @@ class Want:
         what: What it is for, in words for the user, such as ``input 'x'``.
         dtype: NumPy name of a float, integer or bool type.
         shape: One entry per dimension; None where any size will do.
+        stacks: Whether the first dimension counts samples, so that a longer array holds several.
     """
 
     what: str
     dtype: str
     shape: tuple[int | None, ...]
+    stacks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """What a file says of an array without its data.
+
+    Attributes:
+        shape: Its shape.
+        dtype: NumPy name of its type.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stacking:
+    """How samples lie in a stored array.
+
+    Attributes:
+        count: Number of samples.
+        each: Entries of the first axis that make one; 0 where the array is the one sample.
+        adds_axis: Whether a sample lacks the model's first axis, which has length 1.
+        left_over: Entries of the first axis behind the last whole sample.
+    """
+
+    count: int
+    each: int = 0
+    adds_axis: bool = False
+    left_over: int = 0
+
+
+def stacking(shape: Sequence[int], want: Want) -> Stacking | None:
+    """Tell how samples lie in an array of some shape; None where it fits in no way.
+
+    An array is one sample if its shape is the wanted one. Otherwise it holds several along its
+    first axis, in front of the sample's own axes or as the model's batch, or one without the
+    batch's axis.
+    """
+    rest, first = want.shape[1:], want.shape[:1]
+    if want.stacks and len(shape) == len(want.shape) and shape[0] and _fits(shape[1:], rest):
+        each = first[0] or 1
+        if shape[0] >= each:
+            count, left_over = divmod(shape[0], each)
+            return Stacking(count=count, each=each, left_over=left_over)
+    if _fits(shape, want.shape):
+        return Stacking(count=1)
+    if first in {(1,), (None,)} and want.stacks and _fits(shape, rest):
+        return Stacking(count=1, adds_axis=True)
+    if len(shape) == len(want.shape) + 1 and shape[0] and _fits(shape[1:], want.shape):
+        return Stacking(count=shape[0], each=1, adds_axis=False)
+    return None
 
 
 def describe(dtype: object, shape: Sequence[int | None]) -> str:
@@ -54,8 +113,46 @@ def describe(dtype: object, shape: Sequence[int | None]) -> str:
     return f"{dtype}[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def read_npy(file: Path, want: Want) -> Array:
-    """Read a ``.npy`` file.
+def npy_header(file: Path) -> Header:
+    """Read what a ``.npy`` file says of its array.
+
+    Raises:
+        DataError: The file is unreadable.
+    """
+    try:
+        with file.open("rb") as stream:
+            return _header_of(stream, str(file))[0]
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
+
+
+def npz_headers(file: Path) -> dict[str, Header]:
+    """Read what a ``.npz`` file says of its arrays, by key.
+
+    Raises:
+        DataError: The file, or the head of an array in it, is unreadable.
+    """
+    found = {}
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                key = name.removesuffix(".npy")
+                with archive.open(name) as stream:
+                    found[key] = _header_of(stream, f"{file}, '{key}'")[0]
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive makes zipfile raise almost anything
+        raise _not_an_archive(file, error) from error
+    return found
+
+
+def read_npy(file: Path, want: Want, index: int = 0) -> Array:
+    """Read one sample out of a ``.npy`` file; of several, no more than that one.
+
+    Args:
+        file: The file.
+        want: What the sample must be.
+        index: Which sample, where the array holds several, see `stacking`.
 
     Returns:
         New C-contiguous array of the wanted dtype and shape.
@@ -66,7 +163,7 @@ def read_npy(file: Path, want: Want) -> Array:
     """
     try:
         with file.open("rb") as stream:
-            return _read(stream, file.stat().st_size, want, str(file))
+            return _read(stream, file.stat().st_size, want, str(file), index)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
 
@@ -84,12 +181,13 @@ def npz_keys(file: Path) -> list[str]:
         raise _not_an_archive(file, error) from error
 
 
-def read_npz(file: Path, wants: Mapping[str, Want]) -> dict[str, Array]:
-    """Read arrays out of a ``.npz`` file.
+def read_npz(file: Path, wants: Mapping[str, Want], index: int = 0) -> dict[str, Array]:
+    """Read the arrays of one sample out of a ``.npz`` file.
 
     Args:
         file: An archive that holds them.
         wants: By key, as `npz_keys` returns it.
+        index: Which sample, where the arrays hold several, see `stacking`.
 
     Returns:
         Key -> array, as `read_npy` returns it.
@@ -104,7 +202,7 @@ def read_npz(file: Path, wants: Mapping[str, Want]) -> dict[str, Array]:
             for key, want in wants.items():
                 info = archive.getinfo(members[key])
                 with archive.open(info) as stream:
-                    arrays[key] = _read(stream, info.file_size, want, f"{file}, '{key}'")
+                    arrays[key] = _read(stream, info.file_size, want, f"{file}, '{key}'", index)
     except DataError:
         raise
     except Exception as error:  # as above, and whatever decompression raises
@@ -144,8 +242,8 @@ def require_finite(array: Array, what: str, where: str) -> None:
         )
 
 
-def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
-    """Read one array from a stream of ``size`` bytes."""
+def _header_of(stream: IO[bytes], where: str) -> tuple[Header, bool, np.dtype[Any]]:
+    """Read an array's head: shape and type, whether its order is Fortran's, and the full type."""
     try:
         version = npy_format.read_magic(stream)
         shape, fortran_order, dtype = _HEADERS[version](stream)
@@ -153,8 +251,17 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
         raise
     except Exception as error:  # a damaged header makes NumPy raise almost anything
         raise _not_an_array(where, error) from error
+    return Header(shape=tuple(shape), dtype=dtype.name), fortran_order, dtype
+
+
+def _read(stream: IO[bytes], size: int, want: Want, where: str, index: int) -> Array:
+    """Read one sample from a stream of ``size`` bytes."""
+    header, fortran_order, dtype = _header_of(stream, where)
+    shape = header.shape
     _require_numbers(dtype, want, where)
-    _require_shape(shape, dtype, want, where)
+    stack = stacking(shape, want)
+    if stack is None:
+        raise _misfit(shape, dtype, want, where)
     expected = math.prod(shape) * dtype.itemsize
     present = size - stream.tell()
     if expected != present:
@@ -163,7 +270,17 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
             where=where,
             hint="The file was cut short, or something was appended to it: make it again.",
         )
-    data = bytearray(expected)
+    if not 0 <= index < stack.count:
+        raise DataError(f"it holds {stack.count} samples, and no sample {index}", where=where)
+    rows = slice(index * stack.each, (index + 1) * stack.each)
+    apart = stack.count > 1 and not fortran_order
+    if apart:
+        row_bytes = expected // shape[0]
+        _skip(stream, rows.start * row_bytes)
+        data = bytearray(stack.each * row_bytes)
+        shape = (stack.each, *shape[1:])
+    else:
+        data = bytearray(expected)
     stream.readinto(data)  # type: ignore[attr-defined]
     # The checksum of an archive's member is compared when its end is met.
     stream.read(1)
@@ -171,14 +288,37 @@ def _read(stream: IO[bytes], size: int, want: Want, where: str) -> Array:
         array: Array = np.ndarray(shape, dtype, data, order="F" if fortran_order else "C")
     except (ValueError, OverflowError) as error:  # sizes below zero or beyond any memory
         raise _not_an_array(where, error) from error
-    return np.asarray(_convert(array, want, where), order="C")
+    if stack.each and not apart:
+        array = array[rows]
+    return np.asarray(convert(as_sample(array, want, stack), want, where), order="C")
+
+
+def _skip(stream: IO[bytes], count: int) -> None:
+    """Go forward; in an archive by small pieces, of which zipfile itself would read large ones."""
+    if not isinstance(stream, zipfile.ZipExtFile):
+        stream.seek(count, 1)
+        return
+    while count > 0 and (piece := stream.read(min(count, _PIECE))):
+        count -= len(piece)
+
+
+def as_sample(array: Array, want: Want, stack: Stacking) -> Array:
+    """Give the entries of one sample the model's axes."""
+    if stack.adds_axis:
+        return array[None]
+    return array[0] if array.ndim > len(want.shape) else array
 
 
 def _not_an_array(where: str, error: Exception) -> DataError:
     return DataError(
         f"cannot be read as .npy: {error}",
         where=where,
-        hint="The file is damaged, or was not made by numpy.save: make it again.",
+        hint=(
+            "It does not begin as numpy.save begins a file: if it holds raw numbers, call it .bin; "
+            "else make it again."
+            if _MAGIC_FAILS in str(error)
+            else "The file is damaged, or was not made by numpy.save: make it again."
+        ),
     )
 
 
@@ -192,14 +332,13 @@ def _require_numbers(dtype: np.dtype[Any], want: Want, where: str) -> None:
         )
 
 
-def _require_shape(shape: tuple[int, ...], dtype: np.dtype[Any], want: Want, where: str) -> None:
-    if not _fits(shape, want.shape):
-        raise DataError(
-            f"the model wants {describe(want.dtype, want.shape)} for {want.what}, "
-            f"the file has {describe(dtype.name, shape)}",
-            where=where,
-            hint=_shape_hint(shape, want.shape),
-        )
+def _misfit(shape: tuple[int, ...], dtype: np.dtype[Any], want: Want, where: str) -> DataError:
+    return DataError(
+        f"the model wants {describe(want.dtype, want.shape)} for {want.what}, "
+        f"the file has {describe(dtype.name, shape)}",
+        where=where,
+        hint=shape_hint(shape, want.shape),
+    )
 
 
 def _fits(shape: Sequence[int], want: Sequence[int | None]) -> bool:
@@ -208,7 +347,7 @@ def _fits(shape: Sequence[int], want: Sequence[int | None]) -> bool:
     )
 
 
-def _shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
+def shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
     """Recognize the commonest ways to save a sample wrongly, and say what to save instead."""
     batched = (1, *shape)
     tries = [(batched, "The batch dimension is missing: save array[None].")]
@@ -235,7 +374,7 @@ def _shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
     return "Prepare the samples exactly as the model's input expects them."
 
 
-def _convert(array: Array, want: Want, where: str) -> Array:
+def convert(array: Array, want: Want, where: str) -> Array:
     """Return the array in the wanted dtype, if every value stays what it is.
 
     Integers become floats up to the size (2^24 for float32) below which all are representable.

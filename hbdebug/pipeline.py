@@ -15,6 +15,7 @@ import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
 from hbdebug.analysis.diagnostics import diagnose
+from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.sensitivity import (
     SUGGESTED,
@@ -27,16 +28,18 @@ from hbdebug.analysis.sensitivity import (
     rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
-from hbdebug.errors import GateMissed, UnsupportedError, UsageError
+from hbdebug.errors import GateMissed, ModelError, UnsupportedError, UsageError
+from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
+from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
-from hbdebug.model import Assignment, QuantModel
+from hbdebug.model import Assignment, Node, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import MOST_LIFTS
 from hbdebug.recommend import suggest as search_suggestion
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
 from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
-from hbdebug.samples import Samples, TensorSpec, open_samples
+from hbdebug.samples import Preparation, Samples, TensorSpec, open_samples
 from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
 
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.isolation import Isolation
     from hbdebug.loading.repair import Repaired
-    from hbdebug.results import ModelListing, Suggestion
+    from hbdebug.results import InputWarning, ModelListing, Suggestion
 
 JOURNAL = "partial.jsonl"
 """Name of the file, in the output folder, that holds what an unfinished run has measured."""
@@ -63,6 +66,7 @@ def sensitivity(
     model: str | Path | onnx.ModelProto | QuantModel,
     data: str | Path | Samples,
     *,
+    float_model: str | Path | onnx.ModelProto | None = None,
     metrics: Sequence[str] = ("cosine_similarity",),
     kind: Kind = "node",
     output_node: str = "",
@@ -71,6 +75,7 @@ def sensitivity(
     nodes: Sequence[str] = (),
     ops: Sequence[str] = (),
     samples: int | None = None,
+    preparation: Preparation | None = None,
     split: bool = True,
     suggest: bool = True,
     target: float = 0.999,
@@ -92,8 +97,12 @@ def sensitivity(
     """Measure what every node costs, and which nodes to move.
 
     Args:
-        model: A calibrated model: a path, a ModelProto (never changed) or what `load` returned.
+        model: A calibrated or QDQ model: a path, a ModelProto (never changed) or what `load`
+            returned.
         data: Calibration data: a path, or what `open_samples` returned.
+        float_model: The float model that a QDQ model was made of: weights that the file holds in
+            integers only have their original values from there, and the float baseline is
+            compared with it.
         metrics: Metric names; the first ranks.
         kind: What to rank.
         output_node: Measure at the outputs of this node instead of the graph outputs.
@@ -105,6 +114,7 @@ def sensitivity(
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
+        preparation: What to do to images and raw files, see `hbdebug.samples.parse_preparation`.
         split: Measure weights and activations of a node apart, too.
         suggest: Search nodes to lift, and measure them; only with kind ``node``.
         target: Cosine similarity that the worst output is to reach.
@@ -143,13 +153,21 @@ def sensitivity(
         seed=seed,
         target=target,
     )
-    whole = _loaded(model, skip_unsupported=skip_unsupported)
+    whole = _loaded(model, skip_unsupported=skip_unsupported, float_model=float_model)
     stream = (
         data
         if isinstance(data, Samples)
-        else open_samples(data, whole.inputs, limit=samples, skip_bad=skip_bad)
+        else open_samples(
+            data,
+            whole.inputs,
+            limit=samples,
+            skip_bad=skip_bad,
+            preparation=replace(preparation or Preparation(), image_offsets=image_offsets(whole)),
+        )
     )
     in_integers = integers or _checked(fidelity) == "integer"
+    if in_integers:
+        require_calibrated(whole)
     counted = in_integers and kind == "node"
     measured, notes = _measured_part(whole, output_node, counted=counted)
     check_request(measured, request)
@@ -162,22 +180,22 @@ def sensitivity(
         "fidelity": fidelity,
         "march": request.march,
     }
-    if isolate:
-        if not isinstance(model, (str, Path)):
-            raise UsageError(
-                "worker processes load the model themselves, so that it must be a file",
-                hint="Give its path, or leave isolate out.",
-            )
-        recipe = partial(
-            _measured,
-            str(model),
-            skip_unsupported=skip_unsupported,
-            output_node=output_node,
-            counted=counted,
-        )
-        engine = _isolated(measured, recipe, stream, settled, isolate=isolate)
-    else:
-        engine = Engine(measured, **settled)
+    recipe = partial(
+        _recipe,
+        model,
+        float_model,
+        skip_unsupported=skip_unsupported,
+        output_node=output_node,
+        counted=counted,
+    )
+    engine = (
+        _isolated(measured, recipe(), stream, settled, isolate=isolate)
+        if isolate
+        else Engine(measured, **settled)
+    )
+    warned, noted = _compared_with_float(engine, float_model, stream)
+    notes += warned
+    doubts = _doubts(whole, stream, watch)
     seconds.lap("load")
     limits = measure_ceilings(engine.at("calibrated"), stream, request, watch)
     if vendors is not None:
@@ -230,6 +248,8 @@ def sensitivity(
         complete=not ranking.interrupted
         and (suggestion is None or suggestion.stopped != "interrupted"),
         warnings=(*notes, *result.warnings),
+        notes=(*noted, *whole.notes, *stream.notes),
+        input_warnings=doubts,
         settings=settings,
         seconds=seconds.laps(),
     )
@@ -244,9 +264,35 @@ def _measured_part(
     return measurable(whole)
 
 
-def _measured(path: str, *, skip_unsupported: bool, output_node: str, counted: bool) -> QuantModel:
+def _recipe(
+    model: str | Path | onnx.ModelProto | QuantModel,
+    float_model: str | Path | onnx.ModelProto | None,
+    **options: Any,
+) -> Callable[[], QuantModel]:
+    """Return what loads the model in a worker process."""
+    original = None if float_model is None else _path_for_workers(float_model)
+    return partial(_measured, _path_for_workers(model), float_model=original, **options)
+
+
+def _path_for_workers(model: str | Path | onnx.ModelProto | QuantModel) -> str:
+    if isinstance(model, (str, Path)):
+        return str(model)
+    raise UsageError(
+        "worker processes load the model themselves, so that it must be a file",
+        hint="Give its path, or leave isolate out.",
+    )
+
+
+def _measured(
+    path: str,
+    *,
+    float_model: str | None,
+    skip_unsupported: bool,
+    output_node: str,
+    counted: bool,
+) -> QuantModel:
     """Load what is measured, in a worker process."""
-    whole = load(path, skip_unsupported=skip_unsupported)
+    whole = load(path, skip_unsupported=skip_unsupported, float_model=float_model)
     return _measured_part(whole, output_node, counted=counted)[0]
 
 
@@ -262,6 +308,54 @@ def _isolated(
 
     isolation = isolate if isinstance(isolate, Isolation) else Isolation()
     return IsolatedEngine(model, recipe=recipe, samples=samples, isolation=isolation, **settings)
+
+
+def image_offsets(model: QuantModel) -> dict[str, int]:
+    """Return, for inputs that take images as the chip's runtime feeds them, what it adds to pixels.
+
+    An HzPreprocess node whose ``input_type`` ends in ``_128`` takes pixels minus 128 (measured
+    against HMCT 1.1.0).
+    """
+    inputs = {spec.name for spec in model.inputs}
+    found = {}
+    for node in model.nodes:
+        if node.op_type != "HzPreprocess" or not node.inputs:
+            continue
+        source = model.in_front_of_points(node.inputs[0])
+        maker = model.producer_of.get(source)
+        if isinstance(maker, Node) and maker.op_type == "Transpose":
+            source = model.in_front_of_points(maker.inputs[0])
+        if source in inputs and str(node.attributes.get("input_type", "")).endswith("_128"):
+            found[source] = -128
+    return found
+
+
+def _compared_with_float(
+    engine: Engine, float_model: str | Path | onnx.ModelProto | None, samples: Samples
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compare the float baseline with the float model, if there is one.
+
+    Returns:
+        Warnings, and notes.
+    """
+    if float_model is None or not len(samples):
+        return (), ()
+    first = next(ceilings.inputs_of(samples))
+    try:
+        outputs = run_float(float_model, first)
+    except ModelError as error:
+        return (f"the float baseline was not compared with the float model: {error.message}",), ()
+    agrees, words = compare_baseline(engine.walker.baseline(first), outputs)
+    return ((), (words,)) if agrees else ((words,), ())
+
+
+def _doubts(model: QuantModel, samples: Samples, observer: Observer) -> tuple[InputWarning, ...]:
+    """Return what is doubtful about the samples, and tell the user that something is."""
+    found = check_inputs(model, samples)
+    if found:
+        kinds = ", ".join(dict.fromkeys(item.name for item in found))
+        observer.note(f"the samples may not fit the model: {kinds}; the report says more")
+    return found
 
 
 def _checked(fidelity: Fidelity) -> Fidelity:
@@ -345,14 +439,17 @@ def _integer_runner(path: str | Path | None, output_node: str) -> IntegerRunner 
 
 
 def info(
-    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool = False
+    model: str | Path | onnx.ModelProto | QuantModel,
+    *,
+    skip_unsupported: bool = False,
+    float_model: str | Path | onnx.ModelProto | None = None,
 ) -> ModelListing:
     """List a model's points and nodes, and what would not be analysed and why.
 
     Raises:
         HbdebugError: See `hbdebug.errors`.
     """
-    loaded = _loaded(model, skip_unsupported=skip_unsupported)
+    loaded = _loaded(model, skip_unsupported=skip_unsupported, float_model=float_model)
     return list_model(loaded, model_info(loaded))
 
 
@@ -409,11 +506,16 @@ def _resolved(names: Sequence[str], observer: Observer) -> tuple[str, ...]:
 
 
 def _loaded(
-    model: str | Path | onnx.ModelProto | QuantModel, *, skip_unsupported: bool
+    model: str | Path | onnx.ModelProto | QuantModel,
+    *,
+    skip_unsupported: bool,
+    float_model: str | Path | onnx.ModelProto | None = None,
 ) -> QuantModel:
     if isinstance(model, QuantModel):
+        if float_model is not None:
+            raise UsageError("a loaded model has its weights", hint="Give float_model to load().")
         return model
-    return load(model, skip_unsupported=skip_unsupported)
+    return load(model, skip_unsupported=skip_unsupported, float_model=float_model)
 
 
 def model_info(model: QuantModel, march: str = "") -> ModelInfo:

@@ -9,12 +9,21 @@ configurations, no differing bit)::
 The zero point is added *before* rounding. ``-128`` is reachable although ``scale`` is
 ``threshold / 127``. NaN stays NaN, infinities saturate, and the zero point's addition turns
 ``-0.0`` into ``+0.0``.
+
+QuantizeLinear and DequantizeLinear differ in one thing (measured against ONNX Runtime 1.32 on
+x86-64): their zero point is an integer that is added *after* rounding, so that a tie goes to the
+even multiple of ``scale``, whatever the zero point::
+
+    q = clip(rint(x / scale) + zero_point, qmin, qmax)      # QuantParams.rounds_first
+    y = (q - zero_point) * scale
+
+There NaN becomes ``qmin``. A float16 tensor is computed in float32 and rounded once at the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 
 INT_RANGES = {
     "int4": (-8, 7),
+    "uint4": (0, 15),
     "int8": (-128, 127),
     "uint8": (0, 255),
     "int16": (-32768, 32767),
@@ -66,6 +76,11 @@ class QuantParams:
         dequantize_scale: Multiplier used in place of ``scale`` on the way back; only with more
             than one scale (per-channel equalisation rescales the weights behind it).
         asymmetric: Whether ``threshold`` is ``[min, max]``.
+        rounds_first: Whether the zero point is added after rounding, as QuantizeLinear does.
+        limits: Smallest and largest integer in use where a type's own are not, as with 7 bits out
+            of 8; None otherwise.
+        block: Length along ``axis`` that shares one scale, with ``scale`` and ``zero_point`` of
+            the tensor's rank (QuantizeLinear's ``block_size``); 0 otherwise.
     """
 
     dtype: str
@@ -76,6 +91,9 @@ class QuantParams:
     group: int = 1
     dequantize_scale: float | None = None
     asymmetric: bool = False
+    rounds_first: bool = False
+    limits: tuple[int, int] | None = None
+    block: int = 0
 
     @property
     def is_integer(self) -> bool:
@@ -90,12 +108,12 @@ class QuantParams:
     @property
     def qmin(self) -> int:
         """Smallest representable integer."""
-        return INT_RANGES[self.dtype][0]
+        return (self.limits or INT_RANGES[self.dtype])[0]
 
     @property
     def qmax(self) -> int:
         """Largest representable integer."""
-        return INT_RANGES[self.dtype][1]
+        return (self.limits or INT_RANGES[self.dtype])[1]
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -107,6 +125,9 @@ class QuantParams:
             self.axis if self.per_channel else None,
             self.group,
             self.dequantize_scale,
+            self.rounds_first,
+            self.limits,
+            (self.block, self.scale.shape) if self.block else None,
         )
 
     def same_as(self, other: QuantParams) -> bool:
@@ -118,9 +139,10 @@ class QuantParams:
 
         The division is done in double precision and rounded to float32 once, as the vendor's
         loader does. An asymmetric range becomes the symmetric one that contains it. A float type
-        has no grid to refine and stays what it is.
+        has no grid to refine and stays what it is, and so does QuantizeLinear's of 16 bits.
         """
-        if not self.is_integer:
+        sixteen_bits = self.rounds_first and self.dtype in {"int16", "uint16"}
+        if not self.is_integer or sixteen_bits:
             return self
         threshold = np.abs(self.threshold)
         if self.asymmetric:
@@ -137,28 +159,51 @@ class QuantParams:
             axis=self.axis,
             group=self.group,
             dequantize_scale=self.dequantize_scale,
+            rounds_first=self.rounds_first,
+            block=self.block,
         )
 
+    def spread(self, values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Arrange scales or zero points so that they broadcast against a tensor.
 
-def fake_quantize(x: NDArray[np.float32], params: QuantParams) -> NDArray[np.float32]:
-    """Quantize and dequantize, as an HzCalibration node that is switched on computes it.
+        Raises:
+            UnsupportedError: Their number does not fit the shape.
+        """
+        if self.block and values.size > 1:
+            return _broadcast_blocks(values, shape, self.axis, self.block)
+        return broadcast_channels(values, shape, self.axis, self.group)
+
+
+def fake_quantize(x: NDArray[Any], params: QuantParams) -> NDArray[Any]:
+    """Quantize and dequantize, as a point that is switched on computes it.
 
     Args:
-        x: Values, any shape whose channel axis fits the number of scales. Not modified.
+        x: Values, float32 or float16, any shape whose channel axis fits the number of scales. Not
+            modified.
         params: The grid.
 
     Returns:
-        New float32 array of the same shape.
+        New array of the same shape and dtype.
 
     Raises:
         UnsupportedError: The number of scales does not fit the shape.
     """
+    if x.dtype == np.float16:
+        with np.errstate(over="ignore"):
+            wide = fake_quantize(x.astype(np.float32), params)
+            return wide.astype(np.float16)
     if not params.is_integer:
         return _narrow(x, params)
     if not params.per_channel:
         return _fake_quantize_per_tensor(x, params)
-    scale = broadcast_channels(params.scale, x.shape, params.axis, params.group)
-    zero_point = broadcast_channels(params.zero_point, x.shape, params.axis, params.group)
+    scale = params.spread(params.scale, x.shape)
+    zero_point = params.spread(params.zero_point, x.shape)
+    if params.rounds_first:
+        with np.errstate(all="ignore"):
+            y: NDArray[np.float32] = np.divide(x, scale, dtype=np.float32)
+            _round_and_saturate(y, params.qmin - zero_point, params.qmax - zero_point)
+            y *= scale
+        return y
     step = scale if params.dequantize_scale is None else np.float32(params.dequantize_scale)
     with np.errstate(all="ignore"):
         y = np.divide(x, scale, dtype=np.float32)
@@ -182,6 +227,10 @@ def _fake_quantize_per_tensor(x: NDArray[np.float32], params: QuantParams) -> ND
         for start in range(0, flat.size, _BLOCK):
             out = flat[start : start + _BLOCK]
             np.divide(source[start : start + _BLOCK], scale, out=out)
+            if params.rounds_first:
+                _round_and_saturate(out, low - zero_point, high - zero_point)
+                np.multiply(out, scale, out=out)
+                continue
             # Also with a zero point of 0: the addition is what makes -0.0 come out as +0.0.
             np.add(out, zero_point, out=out)
             np.rint(out, out=out)
@@ -190,6 +239,19 @@ def _fake_quantize_per_tensor(x: NDArray[np.float32], params: QuantParams) -> ND
                 np.subtract(out, zero_point, out=out)
             np.multiply(out, scale, out=out)
     return y
+
+
+def _round_and_saturate(q: NDArray[np.float32], low: Any, high: Any) -> None:
+    """Round in place to integers between two bounds, from which the zero point was subtracted.
+
+    Bounds and integers are below 2^24, or 2^31 for int32 with a zero point of 0, so that nothing is
+    lost in float32. What integers cannot hold goes: ``-0.0`` becomes ``+0.0``, NaN the lower bound.
+    """
+    np.rint(q, out=q)
+    # The larger of a number and NaN is the number.
+    np.fmax(q, low, out=q)
+    np.minimum(q, high, out=q)
+    np.add(q, np.float32(0.0), out=q)
 
 
 def _saturate(q: NDArray[np.float32], low: np.float32, high: np.float32) -> None:
@@ -243,20 +305,37 @@ def quantize(x: NDArray[np.float32], params: QuantParams) -> NDArray[np.int64]:
     Raises:
         UnsupportedError: The number of scales does not fit the shape.
     """
-    scale = broadcast_channels(params.scale, x.shape, params.axis, params.group)
-    zero_point = broadcast_channels(params.zero_point, x.shape, params.axis, params.group)
+    scale = params.spread(params.scale, x.shape)
+    zero_point = params.spread(params.zero_point, x.shape)
     with np.errstate(all="ignore"):
-        q = np.rint(x / scale + zero_point)
+        if params.rounds_first:
+            q = np.rint(x / scale) + zero_point
+        else:
+            q = np.rint(x / scale + zero_point)
         q = np.where(np.isnan(q), np.float32(params.qmin), q)
         return np.clip(q.astype(np.float64), params.qmin, params.qmax).astype(np.int64)
 
 
 def dequantize(q: NDArray[np.int64], params: QuantParams) -> NDArray[np.float32]:
     """Map integers of ``params`` back to real values: ``(q - zero_point) * scale`` in float32."""
-    scale = broadcast_channels(params.scale, q.shape, params.axis, params.group)
-    zero_point = broadcast_channels(params.zero_point, q.shape, params.axis, params.group)
+    scale = params.spread(params.scale, q.shape)
+    zero_point = params.spread(params.zero_point, q.shape)
     values: NDArray[np.float32] = (q.astype(np.float32) - zero_point) * scale
     return values
+
+
+def _broadcast_blocks(
+    values: NDArray[np.float32], shape: tuple[int, ...], axis: int, block: int
+) -> NDArray[np.float32]:
+    """Repeat one value for each block along an axis; the last block may be shorter."""
+    wanted = tuple(-(-size // block) if index == axis else size for index, size in enumerate(shape))
+    if values.shape != wanted:
+        raise UnsupportedError(
+            f"scales of shape {list(values.shape)} do not fit a tensor of shape {list(shape)} in "
+            f"blocks of {block} along axis {axis}"
+        )
+    repeated = np.repeat(values, block, axis=axis)
+    return repeated[(slice(None),) * axis + (slice(shape[axis]),)]
 
 
 def broadcast_channels(

@@ -402,11 +402,11 @@ def cut_model(_, model):
     model.write_bytes(model.read_bytes()[:-100])
 
 
-def qdq_model(_, model):
+def qoperator_model(_, model):
     b = models.CalibratedModel(opset=13)
     x = b.input("x", (1, 3, 12, 12))
-    step = b.constant("step", np.float32(0.1))
-    b.output(b.node("DequantizeLinear", [b.node("QuantizeLinear", [x, step]), step]))
+    q = b.node("DynamicQuantizeLinear", [x], outputs=3)
+    b.output(q, onnx.TensorProto.UINT8)
     onnx.save(b.proto(), model)
 
 
@@ -437,7 +437,7 @@ def misfitting_scales(_, model):
         (stray_file, 4, "manifest.json"),
         (no_model, 3, "no such file"),
         (cut_model, 3, "cut short"),
-        (qdq_model, 3, "QuantizeLinear"),
+        (qoperator_model, 5, "quant_format=QuantFormat.QDQ"),
         (unknown_attribute, 5, "novelty"),
         (misfitting_scales, 3, "stem_w_HzCalibration"),
     ],

@@ -21,7 +21,7 @@ RANKS = (
     {"metrics", "observer", "quant", "results", "samples"},
     {"kernels", "model", "report"},
     {"loading", "lowering", "plan", "slices", "toolchain"},
-    {"integer_run", "walk"},
+    {"float_run", "integer_run", "walk"},
     {"trail"},
     {"costing", "integer_walk"},
     {"jump"},

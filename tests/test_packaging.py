@@ -19,7 +19,10 @@ import hbdebug
 ROOT = Path(__file__).parents[1]
 
 # What a dependency is called when it is imported, where that differs.
-IMPORT_NAMES = {"ruamel-yaml": "ruamel"}
+IMPORT_NAMES = {"pillow": "PIL", "ruamel-yaml": "ruamel"}
+
+# Extras that users install; the others are for work on hbdebug itself.
+USERS_EXTRAS = {"images"}
 
 
 def run(*command, cwd, **environment):
@@ -59,11 +62,13 @@ def metadata(wheel):
 
 @pytest.fixture(scope="module")
 def dependencies(metadata):
-    """Return what every installation needs: name -> lower bound."""
+    """Return what an installation may need: name -> lower bound."""
     found = {}
     for requirement in metadata.get_all("Requires-Dist"):
-        if "extra ==" not in requirement:
-            name, bound = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement).groups()
+        needed, _, marker = requirement.partition(";")
+        extra = "".join(re.findall(r"extra == '(.+)'", marker))
+        if not extra or extra in USERS_EXTRAS:
+            name, bound = re.fullmatch(r"([\w.-]+)>=([\d.]+)", needed.strip()).groups()
             found[normalized(name)] = bound
     return found
 

@@ -43,6 +43,17 @@ METRICS = ("cosine_similarity", "sqnr_db", "max_abs_error", "top1_agreement")
 _REPAIRED = 0.5
 
 
+def names_for(model: QuantModel) -> tuple[str, ...]:
+    """Return the ceilings that say something about a model.
+
+    Where no weight's error can be measured, because the file holds integers only, weights and
+    activations cannot be told apart.
+    """
+    if any(point.enabled and point.role == "weight" for point in model.points):
+        return NAMES
+    return tuple(name for name in NAMES if name not in {"weights_only", "activations_only"})
+
+
 def assignments(model: QuantModel, march: str) -> dict[str, Assignment]:
     """Return the assignment of every ceiling, by name."""
     calibrated = Assignment.as_calibrated(model)
@@ -187,7 +198,7 @@ def verdict(ceilings: Sequence[Ceiling], target: float, march: str) -> str:
     The loss is 1 - cosine of the worst output, mean over samples.
 
     Args:
-        ceilings: All of `NAMES`.
+        ceilings: Those of `names_for`.
         target: Cosine that counts as good enough.
         march: For the words about int16.
     """
@@ -229,6 +240,10 @@ def _chip(ceilings: Sequence[Ceiling], march: str) -> str:
 
 
 def _cause(loss: Mapping[str, float]) -> str:
+    if "weights_only" not in loss:
+        return (
+            "Activation quantization causes the loss that can be measured, the weights' own cannot"
+        )
     weights, activations = loss["weights_only"], loss["activations_only"]
     both = weights + activations
     share = activations / both if both > 0 else 0.5
@@ -243,8 +258,9 @@ def _remedy(
     cosine: Mapping[str, float], loss: Mapping[str, float], target: float, march: str
 ) -> str:
     every = f"cosine {cosine['all_int16']:.4f}"
+    of_weights = loss.get("weights_only", 0.0)
     if loss["all_int16"] >= _REPAIRED * loss["as_calibrated"]:
-        if loss["weights_only"] >= _REPAIRED * loss["as_calibrated"]:
+        if of_weights >= _REPAIRED * loss["as_calibrated"]:
             return (
                 f"all-int16 activations do not repair it ({every}): the int8 weights cause it; "
                 "move weight-sensitive nodes to the CPU, or repair the weights (bias correction, "
@@ -255,12 +271,12 @@ def _remedy(
             "thresholds, so look at the input pipeline, the calibration data (thresholds that "
             "clip) or an operator, not at single nodes"
         )
-    if cosine["all_int16"] >= target:
+    if cosine["all_int16"] >= target or not of_weights:
         words = f"all-int16 repairs it ({every}): choosing nodes can help"
     else:
         words = (
             f"all-int16 repairs the activations ({every}), and the int8 weights alone already "
-            f"cost {loss['weights_only']:.1e}: choosing nodes can help, and reaching {target:g} "
+            f"cost {of_weights:.1e}: choosing nodes can help, and reaching {target:g} "
             "needs weight-sensitive nodes on the CPU"
         )
     allowed = cosine["int16_where_allowed"]

@@ -47,6 +47,7 @@ FUSED = "fused into the node in front of it: no point between them"
 RUNS_IN_FLOAT = "runs in float: no point on its inputs"
 INTEGER_TYPED = "integer-typed: computes no real numbers"
 SELECTS = "selects candidates: its outputs vary in length from run to run"
+ASSUMED = "not in the file: the quantizer left it to the range of the point behind it"
 DEAD_END = "does not reach the measured outputs"
 
 # Reasons that the coverage line states in fewer words.
@@ -55,6 +56,7 @@ _SHORT = {
     RUNS_IN_FLOAT: "run in float",
     INTEGER_TYPED: "integer-typed",
     SELECTS: "select candidates",
+    ASSUMED: "assumed for the float baseline",
     DEAD_END: "do not reach the measured outputs",
 }
 
@@ -125,7 +127,7 @@ def cover(
     for node in model.nodes:
         points = points_of(model, node)
         enabled = tuple(point for point in points if point.enabled)
-        if enabled and node.op_type != _SELECTOR:
+        if enabled and node.op_type != _SELECTOR and not node.assumed:
             node_points[node.name] = enabled
         else:
             reason = _reason(model, node, points, dtypes)
@@ -173,7 +175,7 @@ def measurable(model: QuantModel) -> tuple[QuantModel, tuple[str, ...]]:
 def points_left_out(model: QuantModel) -> tuple[NotAnalysed, ...]:
     """Return the points that the file does not quantize, with the reason."""
     return tuple(
-        NotAnalysed(name=point.name, op_type="HzCalibration", reason=point.reason)
+        NotAnalysed(name=point.name, op_type=point.op_type, reason=point.reason)
         for point in model.points
         if not point.enabled
     )
@@ -184,6 +186,8 @@ def _reason(
 ) -> str:
     if node.op_type == _SELECTOR:
         return SELECTS
+    if node.assumed:
+        return ASSUMED
     if points:
         return points[0].reason
     known = [dtypes[name] for name in (*node.inputs, *node.outputs) if name in dtypes]
@@ -260,9 +264,11 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
 
 
 def granularity(point: Point) -> str:
-    """Return ``per-tensor`` or ``per-channel``; empty for a point that never quantizes."""
+    """Return ``per-tensor``, ``per-channel`` or ``blocks of 32``; empty for one without a grid."""
     if point.params is None:
         return ""
+    if point.params.block:
+        return f"blocks of {point.params.block}"
     return "per-channel" if point.params.per_channel else "per-tensor"
 
 

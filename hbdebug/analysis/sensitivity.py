@@ -190,7 +190,7 @@ def measure_ceilings(
     samples: Samples,
     request: Request,
     observer: Observer,
-    names: Sequence[str] = ceilings.NAMES,
+    names: Sequence[str] = (),
 ) -> tuple[Ceiling, ...]:
     """Measure the whole model under assignments of `hbdebug.analysis.ceilings.NAMES`.
 
@@ -199,12 +199,13 @@ def measure_ceilings(
         samples: Samples to measure on.
         request: Its march is the one that int16 is allowed by.
         observer: Is told of progress.
-        names: Which to measure.
+        names: Which to measure; those that say something about the model when empty.
 
     Raises:
         UnsupportedError: The engine is to compute in integers of a march that are not known.
     """
     wanted = ceilings.assignments(engine.model, request.march)
+    names = names or ceilings.names_for(engine.model)
     in_integers = engine.fidelity == "integer"
     observer.phase(
         "whole model in integers" if in_integers else "whole model", len(names) * len(samples)
@@ -464,7 +465,14 @@ def _selected_points(model: QuantModel, request: Request) -> list[Point]:
         point.name: point for point in model.points if point.enabled and point.role == request.kind
     }
     if not points:
-        raise UsageError(f"no {request.kind} point is switched on", where=model.path)
+        reasons = dict.fromkeys(
+            point.reason for point in model.points if point.role == request.kind
+        )
+        raise UsageError(
+            f"no {request.kind} point is switched on",
+            where=model.path,
+            hint="; ".join(filter(None, reasons)),
+        )
     consumers = {
         name: [node for node, _ in model.consuming_nodes(point)] for name, point in points.items()
     }
@@ -517,7 +525,7 @@ def _unmeasured(
     failures: Mapping[int, str],
 ) -> list[NotAnalysed]:
     done = {item.name for item in measured}
-    op_types = {step.name: getattr(step, "op_type", "HzCalibration") for step in model.steps}
+    op_types = {step.name: step.op_type for step in model.steps}
     return [
         NotAnalysed(
             name=item.name,

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from hbdebug.model import Role
 
+GRID_QTYPES = frozenset(INT_RANGES) - {"uint4"}
+"""Values of ``qtype`` that mean an integer grid to HzCalibration (measured, HMCT 1.1.0)."""
+
 # Bits of `quant_attrs` that matter for the numbers or for the role. The others (static, dynamic,
 # per-tensor, per-block) were measured to have no effect.
 _SCALE, _SHIFT = 0x1, 0x2
@@ -160,7 +163,7 @@ def after_load(raw: CalibrationAttributes) -> CalibrationAttributes:
     attributes = _without_legacy(raw)
     if not attributes.qtype:
         attributes = replace(attributes, qtype="int8")
-    if attributes.qtype not in INT_RANGES:
+    if attributes.qtype not in GRID_QTYPES:
         # The kernel uses the scales of other types only beside `dequantize_scale`, where the
         # file's own are taken; which limit the vendor would divide by was never observed.
         return attributes

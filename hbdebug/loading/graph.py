@@ -202,8 +202,7 @@ def leave_out(
 
 
 def _not_analysed(step: Step, reason: str) -> NotAnalysed:
-    op_type = "HzCalibration" if isinstance(step, Point) else step.op_type
-    return NotAnalysed(name=step.name, op_type=op_type, reason=reason)
+    return NotAnalysed(name=step.name, op_type=step.op_type, reason=reason)
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

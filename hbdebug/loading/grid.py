@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hbdebug.errors import ModelError, UnsupportedError
-from hbdebug.loading.calibration_attributes import ASYMMETRIC, PER_CHANNEL
+from hbdebug.loading.calibration_attributes import ASYMMETRIC, GRID_QTYPES, PER_CHANNEL
 from hbdebug.quant import FLOAT_DTYPES, INT_RANGES, PASSING_DTYPE, QuantParams
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def to_grid(attributes: CalibrationAttributes, rank: int | None) -> Grid:
         equalised = attributes.dequantize_scale is not None and attributes.scales.size > 1
         params = _params(attributes, PASSING_DTYPE, rank) if equalised else None
         return Grid(params=params, enabled=False, reason=reason)
-    if qtype not in INT_RANGES and qtype not in FLOAT_DTYPES:
+    if qtype not in GRID_QTYPES and qtype not in FLOAT_DTYPES:
         raise UnsupportedError(f"quantized type {qtype!r} is not known")
-    if qtype in INT_RANGES and not attributes.scales.size:
+    if qtype in GRID_QTYPES and not attributes.scales.size:
         return Grid(params=None, enabled=False, reason="it has no scales: never calibrated")
     params = _params(attributes, qtype, rank)
     if attributes.switch == "OFF":
         return Grid(params=params, enabled=False, reason="it is switched off (switch=OFF)")
-    if attributes.constant == 0 and qtype in INT_RANGES:
+    if attributes.constant == 0 and qtype in GRID_QTYPES:
         # The float types round all the same (measured).
         return Grid(params=params, enabled=False, reason="its calibration is open (constant=0)")
     return Grid(params=params, enabled=True, reason="")
@@ -129,7 +129,7 @@ def _axis(attributes: CalibrationAttributes, rank: int | None) -> int:
 
 
 def _is_asymmetric(attributes: CalibrationAttributes) -> bool:
-    if attributes.scales.size != 1 or attributes.qtype not in INT_RANGES:
+    if attributes.scales.size != 1 or attributes.qtype not in GRID_QTYPES:
         return False
     if attributes.thresholds.size:
         return bool(attributes.flags & ASYMMETRIC) and attributes.thresholds.size == 2
@@ -140,7 +140,7 @@ def _threshold(attributes: CalibrationAttributes) -> NDArray[np.float64]:
     """Return the thresholds; where the file has none, the range that the grid spans."""
     if attributes.thresholds.size:
         return attributes.thresholds
-    if attributes.qtype not in INT_RANGES:
+    if attributes.qtype not in GRID_QTYPES:
         return np.zeros(0)
     low, high = INT_RANGES[attributes.qtype]
     if not attributes.zero_point.any():

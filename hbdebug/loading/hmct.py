@@ -14,8 +14,8 @@ from hbdebug.loading.body import Body
 from hbdebug.loading.graph import in_order, leave_out, some
 from hbdebug.loading.operators import HORIZON, LOWERINGS
 from hbdebug.loading.points import float_point, read_point
-from hbdebug.loading.tensors import CALIBRATION, Tensors
-from hbdebug.model import Node, Op, QuantModel
+from hbdebug.loading.tensors import Tensors
+from hbdebug.model import CALIBRATION, Node, Op, QuantModel
 from hbdebug.results import NotAnalysed
 
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ class Reader:
         kind: What reports call these files.
         record: What is made of one.
         hint: What can be done about operators that are not known.
+        tensors: What is known about the graph's tensors.
+        warnings: What the user should know about the model.
+        notes: What was assumed of it.
     """
 
     kind = KIND
@@ -108,7 +111,9 @@ class Reader:
     def __init__(self, file: ModelFile) -> None:
         self._file = file
         self._opset = opset_of(file.proto)
-        self._tensors = Tensors(file.proto.graph)
+        self.tensors = Tensors(file.proto.graph)
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
         self._unknown_steps: list[_Unknown] = []
         self._unknown_points: list[_Unknown] = []
 
@@ -121,14 +126,11 @@ class Reader:
         """
         graph = self._file.proto.graph
         protos = self._without_constant_nodes()
-        steps: list[Step] = []
-        for name, proto in zip(_unique_names(protos), protos, strict=True):
-            read = self._point if proto.op_type == CALIBRATION else self._node
-            steps.append(read(name, proto))
+        steps = self.steps(list(zip(_unique_names(protos), protos, strict=True)))
         unknown = self._unknown_steps + self._unknown_points
         if unknown and not skip_unsupported:
             raise _unsupported(unknown, self.hint)
-        constants = self._tensors.constants
+        constants = self.tensors.constants
         inputs = tuple(
             protobuf.tensor_spec(info) for info in graph.input if info.name not in constants
         )
@@ -142,31 +144,48 @@ class Reader:
             outputs=tuple(protobuf.tensor_spec(info) for info in graph.output),
             steps=in_order(steps, [spec.name for spec in inputs], constants),
             constants=constants,
+            warnings=tuple(self.warnings),
+            notes=tuple(self.notes),
         )
         _check_outputs(model)
         return self._without_unknown(model) if unknown else model
+
+    def steps(self, named: Sequence[tuple[str, onnx.NodeProto]]) -> list[Step]:
+        """Turn nodes, given with their unique names, into steps in any order."""
+        return [self.step(name, proto) for name, proto in named]
+
+    def step(self, name: str, proto: onnx.NodeProto) -> Step:
+        """Turn one node into a step; what about it is not known is noted."""
+        if proto.op_type == CALIBRATION:
+            return self._point(name, proto)
+        return self.node(name, proto)
+
+    def unknown(self, name: str, reason: str) -> None:
+        """Note that a node cannot be computed, and why."""
+        self._unknown_steps.append(_Unknown(node=name, reason=reason))
 
     def _without_constant_nodes(self) -> list[onnx.NodeProto]:
         """Move the values of Constant nodes to the constants and return the other nodes."""
         others = []
         for node in self._file.proto.graph.node:
             if node.op_type == "Constant" and domain_of(node, self._opset) == "":
-                self._tensors.add_constants({node.output[0]: _constant_value(node)})
+                self.tensors.add_constants({node.output[0]: _constant_value(node)})
             else:
                 others.append(node)
         return others
 
     def _point(self, name: str, proto: onnx.NodeProto) -> Point:
         try:
-            return read_point(name, proto, self._tensors)
+            return read_point(name, proto, self.tensors)
         except UnsupportedError as error:
             self._unknown_points.append(_Unknown(node=name, reason=error.message))
-            return float_point(name, proto, self._tensors, error.message)
+            return float_point(name, proto, self.tensors, error.message)
         except ModelError as error:
             error.where = f"{CALIBRATION} node {name}"
             raise
 
-    def _node(self, name: str, proto: onnx.NodeProto) -> Node:
+    def node(self, name: str, proto: onnx.NodeProto) -> Node:
+        """Turn a node that is no point into a step; what about it is not known is noted."""
         domain = domain_of(proto, self._opset)
         attributes: dict[str, Any] = {}
         body: tuple[Op, ...] = ()
@@ -218,16 +237,16 @@ class Reader:
                 outputs=tuple(proto.output),
                 attributes=attributes,
                 opset=self._opset,
-                shape_of=self._tensors.shape,
-                taken=self._tensors.taken,
-                known=self._tensors.constants,
+                shape_of=self.tensors.shape,
+                taken=self.tensors.taken,
+                known=self.tensors.constants,
             )
             try:
                 if write is not None:
                     write(body)
             except UnsupportedError as error:
                 raise UnsupportedError(f"{proto.op_type}: {error.message}") from error
-            self._tensors.add_constants(body.constants)
+            self.tensors.add_constants(body.constants)
             ops.append(tuple(body.ops))
         exact, quick = ops
         return exact, quick
@@ -259,7 +278,7 @@ class Reader:
             for spec in model.outputs
             if spec.name in made or spec.name not in model.producer_of
         ]
-        outputs += [self._tensors.spec(name) for name in remainder.frontier]
+        outputs += [self.tensors.spec(name) for name in remainder.frontier]
         in_float = tuple(
             NotAnalysed(name=item.node, op_type=CALIBRATION, reason=item.reason)
             for item in self._unknown_points

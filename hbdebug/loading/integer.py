@@ -13,8 +13,7 @@ from hbdebug.kernels import KERNELS
 from hbdebug.loading.graph import some
 from hbdebug.loading.hmct import INTEGER_PREFIXES, Reader
 from hbdebug.loading.protobuf import read_model
-from hbdebug.loading.tensors import CALIBRATION
-from hbdebug.model import IntegerModel
+from hbdebug.model import CALIBRATION, IntegerModel
 
 if TYPE_CHECKING:
     import os

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hbdebug.errors import UnsupportedError
 from hbdebug.loading import protobuf
+from hbdebug.model import CALIBRATION
 from hbdebug.samples import TensorSpec
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
     from hbdebug.loading.body import Shape
     from hbdebug.model import Role
-
-CALIBRATION = "HzCalibration"
-"""The vendor's operator for one quantization point."""
 
 # Operators whose input 1, when constant, is a weight.
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "HzPreprocess", "MatMul"})

@@ -282,7 +282,7 @@ class ProgramWriter(StepLowering):
 
     def _fall_back(self, step: Step, reason: str) -> None:
         """Let a step run in float after all, and note why."""
-        op_type = step.op_type if isinstance(step, Node) else "HzCalibration"
+        op_type = step.op_type
         self._fallbacks.append(Fallback(name=step.name, op_type=op_type, reason=reason))
         if isinstance(step, Node):
             self.float_node(step)

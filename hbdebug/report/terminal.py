@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hbdebug.report.chip import diagnostic_rows, form_rows, forms_title, not_compared_rows
+from hbdebug.report.inputs import input_warning_rows
 from hbdebug.report.numbers import metric_label
 from hbdebug.report.rows import (
     better_ceiling,
@@ -256,6 +257,7 @@ def render_sensitivity(
     console.print(literal(result.command, "bold"))
     print_facts(console, header_rows(result))
     _render_alerts(result, console)
+    _render_input_warnings(result, console)
     _render_coverage(result, console)
     _render_ceilings(result, console)
     _render_diagnostics(result, console)
@@ -276,13 +278,25 @@ def render_sensitivity(
 
 def _render_alerts(result: SensitivityResult, console: Console) -> None:
     interrupted = interruption(result)
-    if not interrupted and not result.warnings:
+    if not interrupted and not result.warnings and not result.notes:
         return
     console.print()
     if interrupted:
         _print(console, literal(interrupted, "bold red"))
     for warning in result.warnings:
         _print(console, literal(f"warning: {warning}", "yellow"))
+    for note in result.notes:
+        _print(console, literal(f"note: {note}", "dim"))
+
+
+def _render_input_warnings(result: SensitivityResult, console: Console) -> None:
+    rows = input_warning_rows(result)
+    if not rows:
+        return
+    print_title(console, "Data: signs that the samples do not fit the model")
+    for row in rows:
+        print_paragraphs(console, [row.finding], "yellow")
+        print_paragraphs(console, [f"check: {row.remedy}"], "dim")
 
 
 def _render_coverage(result: SensitivityResult, console: Console) -> None:

@@ -136,6 +136,27 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InputWarning:
+    """A sign that the samples are not what the model was calibrated for.
+
+    Attributes:
+        name: Kind of the finding, such as ``looks_like_noise``.
+        input: Input of the model; empty for what concerns all of them.
+        samples: Names of the samples that show it.
+        evidence: What shows it, with the numbers.
+        remedy: What to check or do.
+        numbers: The numbers behind it, by name.
+    """
+
+    name: str
+    input: str
+    samples: tuple[str, ...]
+    evidence: str
+    remedy: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FormDifference:
     """How far the integer form of one node is from its calibrated form, on equal inputs.
 
@@ -299,6 +320,8 @@ class SensitivityResult:
         diagnostics: Where the chip computes something else than the calibrated model.
         form_differences: Every node that was compared with its integer form, worst first.
         not_compared: The other nodes, with the reason; empty if no integer form was asked for.
+        input_warnings: Signs that the samples are not what the model was calibrated for.
+        notes: What was assumed of the file, and done to the samples on their way.
     """
 
     hbdebug_version: str
@@ -325,6 +348,8 @@ class SensitivityResult:
     diagnostics: tuple[Diagnostic, ...] = ()
     form_differences: tuple[FormDifference, ...] = ()
     not_compared: tuple[NotAnalysed, ...] = ()
+    input_warnings: tuple[InputWarning, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready dictionaries, lists, strings and finite numbers."""

@@ -221,14 +221,6 @@ def test_quantized_model_names_the_calibrated_file_beside_it():
     assert str(CLASSIFIER) in error.hint
 
 
-def test_qdq_model_is_not_supported_yet():
-    b = CalibratedModel()
-    scale, zero = b.constant("s", np.float32(0.5)), b.constant("z", np.int8(0))
-    q = b.node("QuantizeLinear", [b.input("x", (1, 2)), scale, zero], "q")
-    b.output(b.node("DequantizeLinear", [q, scale, zero], "dq"))
-    assert "QDQ model" in error_of(b.proto()).message
-
-
 def test_model_with_every_point_off_says_so():
     proto = residual()
     for node in proto.graph.node:
