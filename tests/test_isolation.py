@@ -16,7 +16,7 @@ import hbdebug
 from hbdebug.errors import ModelError, RuntimeCrash, UsageError
 from hbdebug.isolation import Isolation
 from hbdebug.observer import Observer
-from tests import crashing, models
+from tests import crashing, models, qdq_models
 from tests.command import hbdebug as run_command
 
 SAMPLES = 3
@@ -71,6 +71,15 @@ def test_it_is_the_same_in_integers(files):
     expected = hbdebug.sensitivity(*files, jobs=2, **options)
 
     assert same(isolated(files, **options)) == same(expected)
+
+
+def test_it_is_the_same_for_a_qdq_model(tmp_path):
+    proto = qdq_models.several_consumers()
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    files = tmp_path / "m.onnx", models.save_samples(tmp_path / "calib", qdq_models.feeds(proto))
+    expected = hbdebug.sensitivity(*files, jobs=2)
+
+    assert same(isolated(files)) == same(expected)
 
 
 def points_of(result, name):

@@ -13,7 +13,7 @@ from hbdebug.keep import Kept
 from hbdebug.loading import load
 from hbdebug.model import Assignment
 from hbdebug.slices import Slicer
-from tests import models
+from tests import models, qdq_models
 from tests.models import CalibratedModel
 from tests.test_engine import each_alone, float_twin, run_all
 
@@ -166,3 +166,22 @@ def test_what_does_not_fit_at_all_is_made_each_time():
         assert kept.get("a", lambda: made.append(1) or ("value", 6)) == "value"
 
     assert len(made) == 2
+
+
+@pytest.mark.usefixtures("sharing")
+@pytest.mark.parametrize("form", qdq_models.forms())
+def test_every_form_of_a_qdq_model_equals_stock_onnx_runtime_without_prepacking(form):
+    proto = qdq_models.FORMS[form]()
+    model = load(proto)
+    for node in proto.graph.node:
+        node.name = ""  # ONNX Runtime refuses names that are not unique
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    names = [item.name for item in session.get_outputs()]
+
+    for inputs in qdq_models.feeds(proto):
+        walked = Engine(model).forward(inputs, Assignment.as_calibrated(model))
+        for name, expected in zip(names, session.run(names, inputs), strict=True):
+            assert same_bits(walked[name], expected)

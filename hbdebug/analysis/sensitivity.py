@@ -393,9 +393,10 @@ def _evaluate(
     for (sample, index), scored in found.items():
         scores.add(index, sample, scored)
         observer.advance(schedule.variants[index].cost)
-    planned = sum(item.cost for item in schedule.variants) * len(samples)
-    planned -= sum(schedule.variants[index].cost for _, index in found)
-    pace = Pace(engine.expected_seconds(schedule, len(samples)), planned)
+    total = sum(item.cost for item in schedule.variants) * len(samples)
+    left = total - sum(schedule.variants[index].cost for _, index in found)
+    seconds = engine.expected_seconds(schedule, len(samples))
+    pace = Pace(seconds * left / total if total else 0.0, left)
     try:
         scorer = Scorer.like(scores)
         for item in engine.evaluate(

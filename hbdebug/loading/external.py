@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 22  # bytes that go into the digest at a time
 
+_MOST_INSIDE = (1 << 31) - 1  # bytes of tensors that subgraphs may hold, for protobuf's sake
+
 _KEEP_BESIDE = "Keep the data files beside the model, where the export wrote them."
 
 # One mapping for all tensors of a file: each costs a file descriptor as long as it lives. Arrays
@@ -48,37 +50,57 @@ def settle(model: onnx.ModelProto, folder: Path, digest: hashlib._Hash) -> None:
     Args:
         model: Is changed: locations become absolute, offset and length are stated.
         folder: Where the model lies.
-        digest: Takes in every range of bytes that the tensors use, once, in order.
+        digest: Takes in every byte that the tensors use, once, file by file.
 
     Raises:
         ModelError: A location leads out of the folder, or there is no such file, or it is too
             short.
     """
-    seen: set[tuple[str, int, int]] = set()
+    files = _Folder(folder)
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    inside = 0
     for tensor, inner in _tensors(model):
         if not is_external(tensor):
             continue
-        path, offset, length = where = _checked(tensor, folder)
-        if where not in seen:
-            seen.add(where)
-            _take_in(digest, path, offset, length)
-        if inner:
-            tensor.raw_data = _bytes(path, offset, length)
-            tensor.data_location = onnx.TensorProto.DEFAULT
+        path, offset, length = _checked(tensor, files)
+        ranges.setdefault(path, []).append((offset, offset + length))
+        if not inner:
             del tensor.external_data[:]
+            for key, value in (("location", path), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
             continue
-        del tensor.external_data[:]
-        for key, value in (("location", path), ("offset", offset), ("length", length)):
-            tensor.external_data.add(key=key, value=str(value))
+        inside += length
+        if inside > _MOST_INSIDE:
+            what = "tensors inside of subgraphs take more than 2 GB together"
+            raise _refused(tensor, Path(path), what, "Keep them outside of the subgraphs.")
+        _read_in(tensor, path, offset, length)
+    for path, found in ranges.items():
+        for start, stop in _merged(found):
+            _take_in(digest, path, start, stop - start)
 
 
 def embed(model: onnx.ModelProto) -> None:
     """Read into a message what `settle` found, for who writes it elsewhere."""
     for tensor, _ in _tensors(model):
         if is_external(tensor):
-            tensor.raw_data = _bytes(*_place(tensor))
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            del tensor.external_data[:]
+            _read_in(tensor, *_place(tensor))
+
+
+def _read_in(tensor: onnx.TensorProto, path: str, offset: int, length: int) -> None:
+    tensor.raw_data = _bytes(path, offset, length)
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of a file that are used, each once, however tensors share them."""
+    start, stop = 0, 0
+    for first, last in sorted(ranges):
+        if first > stop:
+            yield start, stop
+            start = first
+        stop = max(stop, last)
+    yield start, stop
 
 
 def mapped(tensor: onnx.TensorProto) -> NDArray[np.generic]:
@@ -144,20 +166,38 @@ def _place(tensor: onnx.TensorProto) -> tuple[str, int, int]:
     return stated["location"], int(stated["offset"]), int(stated["length"])
 
 
-def _checked(tensor: onnx.TensorProto, folder: Path) -> tuple[str, int, int]:
+class _Folder:
+    """The files beside a model, each looked at once.
+
+    Args:
+        folder: Where the model lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, tuple[Path, int]] = {}
+
+    def find(self, tensor: onnx.TensorProto, location: str) -> tuple[Path, int]:
+        """Return the file that a location means, and its size."""
+        if location not in self._known:
+            path = _inside(tensor, location, self._folder)
+            try:
+                status = path.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    raise _refused(tensor, path, "is no regular file")
+                with path.open("rb"):
+                    pass
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise _refused(tensor, path, f"cannot be read: {reason}") from error
+            self._known[location] = path, status.st_size
+        return self._known[location]
+
+
+def _checked(tensor: onnx.TensorProto, files: _Folder) -> tuple[str, int, int]:
     """Return the file of a tensor, and which bytes of it are the tensor's."""
     stated = {entry.key: entry.value for entry in tensor.external_data}
-    location = stated.get("location", "")
-    path = _inside(tensor, location, folder)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _refused(tensor, path, "is no regular file")
-        with path.open("rb"):
-            pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise _refused(tensor, path, f"cannot be read: {reason}") from error
+    path, available = files.find(tensor, stated.get("location", ""))
     try:
         offset = int(stated.get("offset") or 0)
         length = int(stated["length"]) if stated.get("length") else None
@@ -167,8 +207,8 @@ def _checked(tensor: onnx.TensorProto, folder: Path) -> tuple[str, int, int]:
     if length is not None and length != size:
         what = f"{length} bytes are stated for it, and its type and shape take {size}"
         raise _refused(tensor, path, what)
-    if offset < 0 or offset + size > status.st_size:
-        what = f"{size} bytes from byte {offset} on, and the file has {status.st_size}"
+    if offset < 0 or offset + size > available:
+        what = f"{size} bytes from byte {offset} on, and the file has {available}"
         raise _refused(tensor, path, what, "The file is cut short: copy it again, or export again.")
     return str(path), offset, size
 

@@ -219,6 +219,58 @@ def test_the_digest_covers_what_tensors_use_of_the_file(tmp_path):
     assert load(path).sha256 != before
 
 
+def test_tensors_that_share_bytes_count_once_for_the_digest(tmp_path, monkeypatch):
+    """A file could otherwise keep the digest busy for days: each of its tensors all of the data."""
+    b = CalibratedModel()
+    x = b.point(b.input("x", (1, 4)))
+    for index in range(50):
+        tensor = TensorProto(name=f"c{index}", data_type=TensorProto.FLOAT, dims=[2, 4])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "values.bin"), ("offset", 4 * (index % 3)), ("length", 32)):
+            tensor.external_data.add(key=key, value=str(value))
+        b.initializers.append(tensor)
+        x = b.node("Add", [x, f"c{index}"])
+    b.output(x)
+    (tmp_path / "values.bin").write_bytes(np.arange(16, dtype=np.float32).tobytes())
+    (tmp_path / "m.onnx").write_bytes(b.proto().SerializeToString())
+    taken = []
+    original = external._take_in
+    monkeypatch.setattr(
+        external, "_take_in", lambda *where: taken.append(where[2:]) or original(*where)
+    )
+
+    model = load(tmp_path / "m.onnx")
+
+    assert sum(length for _, length in taken) == 40
+    assert np.array_equal(model.constants["c1"], np.arange(1, 9, dtype=np.float32).reshape(2, 4))
+
+
+def test_more_than_a_message_can_hold_in_subgraphs_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(external, "_MOST_INSIDE", 20)
+    b = CalibratedModel()
+    x = b.point(b.input("x", (1, 4)))
+    branches = []
+    for name in ("one", "two"):
+        tensor = onnx.numpy_helper.from_array(np.ones(4, np.float32), name)
+        _put_outside(tensor, 0)
+        branches.append(
+            helper.make_graph(
+                [helper.make_node("Identity", [name], [f"{name}_out"])],
+                name,
+                [],
+                [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [4])],
+                [tensor],
+            )
+        )
+    b.constant("yes", np.array([True]).reshape(()))
+    chosen = b.node("If", ["yes"], "if", then_branch=branches[0], else_branch=branches[1])
+    b.output(b.node("Add", [x, chosen]))
+    (tmp_path / "values.bin").write_bytes(bytes(16))
+    (tmp_path / "m.onnx").write_bytes(b.proto().SerializeToString())
+
+    assert "inside of subgraphs take more than 2 GB" in error_of(tmp_path / "m.onnx").message
+
+
 def test_a_tensor_of_a_constant_node_and_one_of_a_subgraph_may_be_external(tmp_path):
     b = CalibratedModel()
     x = b.point(b.input("x", (1, 4)))
@@ -274,7 +326,9 @@ def test_every_type_is_read_as_onnx_reads_it(tmp_path, name):
             pytest.skip("this onnx has no array of the type")
     expected = onnx.numpy_helper.to_array(inside)
     (tmp_path / "t.bin").write_bytes(inside.raw_data)
-    outside = TensorProto(name="t", data_type=data_type, dims=[3], data_location="EXTERNAL")
+    outside = TensorProto(
+        name="t", data_type=data_type, dims=[3], data_location=TensorProto.EXTERNAL
+    )
     outside.external_data.add(key="location", value="t.bin")
     graph = helper.make_graph([helper.make_node("Identity", ["t"], ["y"])], "g", [], [], [outside])
     path = tmp_path / "m.onnx"
