@@ -9,7 +9,7 @@ A block that is to be run stands behind an HTML comment, which readers do not se
 
 Blocks of language ``console``, ``sh``, ``bash`` and ``python`` can be run. Those of one file run
 in order in one new folder that holds the example model (``cls_calibrated_model.onnx``), its data
-(``calib/``) and a link to ``fixtures/``. When output is compared, numbers and the width of gaps
+(``calib/``, and as pictures ``images/``) and a link to ``fixtures/``. When output is compared, numbers and the width of gaps
 do not count, nor does the order of lines; a line ``...`` stands for any others.
 """
 
@@ -24,8 +24,10 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 import hbdebug
 from hbdebug.cli import app
@@ -235,6 +237,11 @@ def prepared(folder):
     (work / "fixtures").symlink_to(ROOT / "fixtures")
     for item in EXAMPLE.iterdir():
         (work / item.name).symlink_to(item)
+    (work / "images").mkdir()
+    for file in sorted((EXAMPLE / "calib" / "x").iterdir()):
+        # The samples are pixels in BGR order, normalized to -1 ... 1.
+        pixels = np.rint((np.load(file)[0, ::-1].transpose(1, 2, 0) + 1) * 127.5)
+        Image.fromarray(pixels.astype(np.uint8)).save(work / "images" / f"{file.stem}.png")
     (folder / "bin").mkdir()
     script = folder / "bin" / "hbdebug"
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hbdebug "$@"\n')
