@@ -9,8 +9,9 @@ A block that is to be run stands behind an HTML comment, which readers do not se
 
 Blocks of language ``console``, ``sh``, ``bash`` and ``python`` can be run. Those of one file run
 in order in one new folder that holds the example model (``cls_calibrated_model.onnx``), its data
-(``calib/``, and as pictures ``images/``) and a link to ``fixtures/``. When output is compared, numbers and the width of gaps
-do not count, nor does the order of lines; a line ``...`` stands for any others.
+(``calib/``, and as pictures ``images/``) and a link to ``fixtures/``. When output is compared,
+numbers and the width of gaps do not count, nor does the order of lines; a line ``...`` stands for
+any others.
 """
 
 from __future__ import annotations
