@@ -247,6 +247,15 @@ def test_a_file_cut_short_is_refused_by_every_command(name, share, tmp_path):
     assert "Traceback" not in done.err
 
 
+def test_a_model_of_which_no_output_is_left_is_refused():
+    b = CalibratedModel()
+    x = b.input("x", (1, 2))
+    b.node("Relu", [b.point(x)], "unread")
+    b.output(b.hz("HzUnheardOf", [x], "unknown"))
+    with pytest.raises(ModelError, match="no output is left, nor anything in front of one"):
+        load(b.proto(), skip_unsupported=True)
+
+
 def test_an_attribute_whose_data_lie_elsewhere_is_refused(tmp_path):
     """ONNX would read the file that it names, relative to wherever the program was started."""
     (tmp_path / "secret").write_bytes(np.ones(1, np.float32).tobytes())

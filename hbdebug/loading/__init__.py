@@ -107,6 +107,12 @@ def _checked(loaded: QuantModel) -> QuantModel:
             + some([f"{item.name} ({item.op_type}): {item.reason}" for item in loaded.skipped]),
             where=loaded.path,
         )
+    if not loaded.outputs:
+        raise UnsupportedError(
+            "no output is left, nor anything in front of one, once the unknown operators are left "
+            "out: " + some([f"{item.name} ({item.op_type})" for item in loaded.skipped]),
+            where=loaded.path,
+        )
     if not any(point.enabled for point in loaded.points):
         raise _nothing_enabled(loaded)
     return loaded
