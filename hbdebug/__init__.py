@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hbdebug.quant import QuantParams
     from hbdebug.report.record import read_result
     from hbdebug.results import SensitivityResult
-    from hbdebug.samples import Samples, open_samples
+    from hbdebug.samples import Preparation, Samples, open_samples
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ __all__ = [
     "Engine",
     "HbdebugError",
     "ModelError",
+    "Preparation",
     "QuantModel",
     "QuantParams",
     "Samples",
@@ -56,6 +57,7 @@ _HOME = {
     "Engine": "engine",
     "HbdebugError": "errors",
     "ModelError": "errors",
+    "Preparation": "samples",
     "QuantModel": "model",
     "QuantParams": "quant",
     "Samples": "samples",

@@ -18,6 +18,7 @@ PUBLIC = {
     "Engine",
     "HbdebugError",
     "ModelError",
+    "Preparation",
     "QuantModel",
     "QuantParams",
     "Samples",
