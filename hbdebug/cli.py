@@ -106,22 +106,25 @@ def sensitivity(
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="[INPUT=]TYPE", help="Type of raw files. [default: the model's]"),
+        typer.Option(metavar="[NAME=]uint8", help="Dtype of an input's raw files; repeatable."),
     ] = None,
-    color: Annotated[str, typer.Option(help="Images as rgb, bgr or gray. [default: rgb]")] = "",
-    resize: Annotated[str, typer.Option(metavar="HxW", help="Resize images (bilinear).")] = "",
-    mean: Annotated[
-        str, typer.Option(metavar="M[,M,M]", help="Subtract from images and raw files.")
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]1x3x48x192", help="Shape of raw files; repeatable."),
+    ] = None,
+    resize: Annotated[
+        str, typer.Option(metavar="HxW", help="Resize images to this, or to 'model'.")
     ] = "",
-    scale: Annotated[str, typer.Option(metavar="S[,S,S]", help="Then multiply by.")] = "",
+    color: Annotated[str, typer.Option(help="Color of images: rgb, bgr, gray, yuv444.")] = "",
+    layout: Annotated[str, typer.Option(help="Layout of image inputs: nchw, nhwc.")] = "",
     offset: Annotated[
-        float | None,
-        typer.Option(help="Add first. [default: -128 where HzPreprocess expects it, else 0]"),
-    ] = None,
-    layout: Annotated[str, typer.Option(help="Layout of image inputs: nchw or nhwc.")] = "",
-    keep_batch: Annotated[
-        bool, typer.Option("--keep-batch", help="Run a file's first axis as one batch.")
-    ] = False,
+        str, typer.Option(metavar="N,...", help="Added first; -128 for inputs that want it.")
+    ] = "",
+    mean: Annotated[str, typer.Option(metavar="N,...", help="Subtracted then.")] = "",
+    scale: Annotated[str, typer.Option(metavar="N,...", help="Multiplied by then.")] = "",
+    split_batch: Annotated[
+        bool, typer.Option(help="Split batches that the model would take whole.")
+    ] = True,
     split: Annotated[bool, typer.Option(help="Measure weights and activations apart.")] = True,
     suggest: Annotated[bool, typer.Option(help="Search and measure nodes to move.")] = True,
     target: Annotated[
@@ -170,6 +173,17 @@ def sensitivity(
     from hbdebug import pipeline
     from hbdebug.samples import parse_preparation
 
+    preparation = parse_preparation(
+        dtypes=dtype or (),
+        shapes=shape or (),
+        resize=resize,
+        color=color,
+        layout=layout,
+        offset=offset,
+        mean=mean,
+        scale=scale,
+        split_batch=split_batch,
+    )
     with _observer() as observer:
         result = pipeline.sensitivity(
             model,
@@ -183,16 +197,7 @@ def sensitivity(
             nodes=node or (),
             ops=op or (),
             samples=samples,
-            preparation=parse_preparation(
-                dtypes=dtype or (),
-                color=color,
-                resize=resize,
-                mean=mean,
-                scale=scale,
-                offset=offset,
-                layout=layout,
-                keep_batch=keep_batch,
-            ),
+            preparation=preparation,
             split=split,
             suggest=suggest,
             target=target,

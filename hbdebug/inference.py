@@ -16,10 +16,10 @@ from hbdebug.integer_run import IntegerRunner
 from hbdebug.loading import load_to_run
 from hbdebug.model import Assignment, IntegerModel
 from hbdebug.names import close_matches
-from hbdebug.npy import Want, describe, read_npy, require_finite
+from hbdebug.npy import describe
 from hbdebug.report.outputs import RunRecord, SavedTensor
 from hbdebug.report.record import write_bytes_atomic, write_text_atomic
-from hbdebug.samples import require_readable_type, wanted_inputs
+from hbdebug.samples import read_input, wanted_inputs
 from hbdebug.slices import Slicer
 from hbdebug.threads import one_blas_thread
 from hbdebug.walk import Walker
@@ -54,8 +54,8 @@ def run_files(
 
     Args:
         model: A quantized or calibrated model.
-        files: One ``.npy`` file for each input that ``named`` does not give; of several, each is
-            for the input that is called like it, without the extension.
+        files: One ``.npy`` or raw file for each input that ``named`` does not give; of several,
+            each is for the input that is called like it, without the extension.
         named: Inputs given as ``NAME=FILE``.
         folder: Where the outputs go, each to ``<name>.npy`` with characters outside
             ``A-Za-z0-9._-`` replaced by ``_``.
@@ -183,10 +183,7 @@ def _read(file: Path, spec: TensorSpec) -> NDArray[Any]:
     what = f"input '{spec.name}'"
     if not file.exists():
         raise DataError("no such file", where=str(file), hint=f"It was given for {what}.")
-    require_readable_type(spec)
-    array = read_npy(file, Want(what=what, dtype=spec.dtype, shape=spec.shape))
-    require_finite(array, what, str(file))
-    return array
+    return read_input(file, spec)
 
 
 # Outputs.

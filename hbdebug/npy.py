@@ -1,13 +1,13 @@
-"""One array out of a ``.npy`` or ``.npz`` file, exactly as a model wants it, or a clear refusal.
+"""Arrays in ``.npy`` and raw files: what they are, and all of them or one row.
 
-Headers are judged before data are read, so that a wrong or damaged file costs no memory. Pickled
-objects are never loaded: unpickling runs code.
+Headers are judged before data are read, so that a wrong or damaged file costs no memory, and a
+row is read without the others. Pickled objects are never loaded: unpickling runs code.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 from hbdebug.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import IO
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[Any]
 
+MAGIC = b"\x93NUMPY"
+"""What every ``.npy`` file begins with."""
+
 # Elements looked at in one go when values that are not finite are searched for.
 _BLOCK = 1 << 16
 
-# Bytes of an archive's member that are passed over at a time.
-_PIECE = 1 << 20
-
-_MAGIC_FAILS = "magic string"
+# NumPy writes headers of some hundred bytes, and refuses to read any above 10,000.
+_LONGEST_HEADER = 1 << 16
 
 _HEADERS = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
+    (1, 0): (2, npy_format.read_array_header_1_0),
+    (2, 0): (4, npy_format.read_array_header_2_0),
 }
 
 
@@ -47,65 +48,11 @@ class Want:
         what: What it is for, in words for the user, such as ``input 'x'``.
         dtype: NumPy name of a float, integer or bool type.
         shape: One entry per dimension; None where any size will do.
-        stacks: Whether the first dimension counts samples, so that a longer array holds several.
     """
 
     what: str
     dtype: str
     shape: tuple[int | None, ...]
-    stacks: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Header:
-    """What a file says of an array without its data.
-
-    Attributes:
-        shape: Its shape.
-        dtype: NumPy name of its type.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stacking:
-    """How samples lie in a stored array.
-
-    Attributes:
-        count: Number of samples.
-        each: Entries of the first axis that make one; 0 where the array is the one sample.
-        adds_axis: Whether a sample lacks the model's first axis, which has length 1.
-        left_over: Entries of the first axis behind the last whole sample.
-    """
-
-    count: int
-    each: int = 0
-    adds_axis: bool = False
-    left_over: int = 0
-
-
-def stacking(shape: Sequence[int], want: Want) -> Stacking | None:
-    """Tell how samples lie in an array of some shape; None where it fits in no way.
-
-    An array is one sample if its shape is the wanted one. Otherwise it holds several along its
-    first axis, in front of the sample's own axes or as the model's batch, or one without the
-    batch's axis.
-    """
-    rest, first = want.shape[1:], want.shape[:1]
-    if want.stacks and len(shape) == len(want.shape) and shape[0] and _fits(shape[1:], rest):
-        each = first[0] or 1
-        if shape[0] >= each:
-            count, left_over = divmod(shape[0], each)
-            return Stacking(count=count, each=each, left_over=left_over)
-    if _fits(shape, want.shape):
-        return Stacking(count=1)
-    if first in {(1,), (None,)} and want.stacks and _fits(shape, rest):
-        return Stacking(count=1, adds_axis=True)
-    if len(shape) == len(want.shape) + 1 and shape[0] and _fits(shape[1:], want.shape):
-        return Stacking(count=shape[0], each=1, adds_axis=False)
-    return None
 
 
 def describe(dtype: object, shape: Sequence[int | None]) -> str:
@@ -113,108 +60,164 @@ def describe(dtype: object, shape: Sequence[int | None]) -> str:
     return f"{dtype}[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def npy_header(file: Path) -> Header:
-    """Read what a ``.npy`` file says of its array.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredArray:
+    """An array that lies in a file as it is, behind ``offset`` bytes.
 
-    Raises:
-        DataError: The file is unreadable.
-    """
-    try:
-        with file.open("rb") as stream:
-            return _header_of(stream, str(file))[0]
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
-
-
-def npz_headers(file: Path) -> dict[str, Header]:
-    """Read what a ``.npz`` file says of its arrays, by key.
-
-    Raises:
-        DataError: The file, or the head of an array in it, is unreadable.
-    """
-    found = {}
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                key = name.removesuffix(".npy")
-                with archive.open(name) as stream:
-                    found[key] = _header_of(stream, f"{file}, '{key}'")[0]
-    except DataError:
-        raise
-    except Exception as error:  # a damaged archive makes zipfile raise almost anything
-        raise _not_an_archive(file, error) from error
-    return found
-
-
-def read_npy(file: Path, want: Want, index: int = 0) -> Array:
-    """Read one sample out of a ``.npy`` file; of several, no more than that one.
-
-    Args:
+    Attributes:
         file: The file.
-        want: What the sample must be.
-        index: Which sample, where the array holds several, see `stacking`.
+        shape: Its shape.
+        dtype: Its type.
+        fortran: Whether the first index runs fastest.
+        offset: Where in the file it begins, bytes.
+    """
 
-    Returns:
-        New C-contiguous array of the wanted dtype and shape.
+    file: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool = False
+    offset: int = 0
+
+    @property
+    def where(self) -> str:
+        """Where the array is, for messages."""
+        return str(self.file)
+
+    def read(self, row: int | None = None) -> Array:
+        """Read the array, or one row along its first dimension, without the others.
+
+        Returns:
+            New C-contiguous array of the file's dtype, without the first dimension for a row.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        try:
+            if self.fortran and row is not None:
+                # The values of a row lie far apart; a map reads only the pages that hold them.
+                whole = np.memmap(
+                    self.file, self.dtype, "r", self.offset, shape=self.shape, order="F"
+                )
+                return np.array(whole[row], order="C")
+            shape = self.shape if row is None else self.shape[1:]
+            size = math.prod(shape) * self.dtype.itemsize
+            with self.file.open("rb") as stream:
+                stream.seek(self.offset + (row or 0) * size)
+                return filled(stream, shape, self.dtype, self.where, fortran=self.fortran)
+        except OSError as error:
+            raise _unreadable(self.file, error) from error
+        except (ValueError, OverflowError) as error:  # from the map, as in `filled`
+            raise _not_an_array(self.where, error) from error
+
+
+def open_npy(file: Path) -> StoredArray:
+    """Read the header of a ``.npy`` file.
 
     Raises:
-        DataError: The file is unreadable, or of another shape, or of a dtype whose values do
-            not all survive the conversion.
+        DataError: The file is unreadable or damaged, or holds no numbers.
     """
     try:
         with file.open("rb") as stream:
-            return _read(stream, file.stat().st_size, want, str(file), index)
+            shape, fortran, dtype, offset = read_header(stream, file.stat().st_size, str(file))
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
+        raise _unreadable(file, error) from error
+    return StoredArray(file=file, shape=shape, dtype=dtype, fortran=fortran, offset=offset)
 
 
-def npz_keys(file: Path) -> list[str]:
-    """Return the names of the arrays in a ``.npz`` file.
+def filled(
+    stream: IO[bytes],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    where: str,
+    *,
+    fortran: bool = False,
+) -> Array:
+    """Read an array of known shape and type from where a stream is.
 
     Raises:
-        DataError: The file is unreadable.
+        DataError: The stream ends before.
     """
+    expected = math.prod(shape) * dtype.itemsize
     try:
-        with zipfile.ZipFile(file) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except Exception as error:  # a damaged archive makes zipfile raise almost anything
-        raise _not_an_archive(file, error) from error
+        data = bytearray(expected)
+        present = stream.readinto(data)  # type: ignore[attr-defined]
+        if present != expected:
+            raise DataError(
+                f"{expected} bytes are missing: {present} are there",
+                where=where,
+                hint="The file was cut short: make it again.",
+            )
+        array: Array = np.ndarray(shape, dtype, data, order="F" if fortran else "C")
+    except (ValueError, OverflowError, MemoryError) as error:  # sizes beyond any memory
+        raise _not_an_array(where, error) from error
+    return np.asarray(array, order="C")
 
 
-def read_npz(file: Path, wants: Mapping[str, Want], index: int = 0) -> dict[str, Array]:
-    """Read the arrays of one sample out of a ``.npz`` file.
+def read_header(
+    stream: IO[bytes], size: int, where: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, whether in Fortran order, type and place of the data.
 
     Args:
-        file: An archive that holds them.
-        wants: By key, as `npz_keys` returns it.
-        index: Which sample, where the arrays hold several, see `stacking`.
-
-    Returns:
-        Key -> array, as `read_npy` returns it.
+        stream: At its beginning.
+        size: Its length, bytes.
+        where: File, for messages.
 
     Raises:
-        DataError: As `read_npy` does.
+        DataError: It is no header, or does not fit the stream's length.
     """
-    arrays = {}
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            for key, want in wants.items():
-                info = archive.getinfo(members[key])
-                with archive.open(info) as stream:
-                    arrays[key] = _read(stream, info.file_size, want, f"{file}, '{key}'", index)
-    except DataError:
+        version = npy_format.read_magic(stream)
+        width, read = _HEADERS[version]
+        prefix = stream.read(width)
+        length = int.from_bytes(prefix, "little")
+        if length > min(size, _LONGEST_HEADER):
+            raise ValueError(f"its header would take {length} bytes")  # noqa: TRY301
+        shape, fortran, dtype = read(io.BytesIO(prefix + stream.read(length)))
+        if any(not 0 <= axis < 1 << 63 for axis in shape):
+            raise ValueError(f"its shape would be {shape}")  # noqa: TRY301
+        np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory, and refuses what none has
+    except OSError:
         raise
-    except Exception as error:  # as above, and whatever decompression raises
-        raise _not_an_archive(file, error) from error
-    return arrays
+    except Exception as error:  # a damaged header makes NumPy raise almost anything
+        raise _not_an_array(where, error) from error
+    if dtype.kind not in "fiub":
+        what = "pickled Python objects" if dtype.hasobject else f"values of type {dtype}"
+        raise DataError(
+            f"the file holds {what}",
+            where=where,
+            hint="Save one plain array of numbers, numpy.asarray(x, numpy.float32).",
+        )
+    offset = len(MAGIC) + 2 + width + length
+    expected = math.prod(shape) * dtype.itemsize
+    if expected != size - offset:
+        raise DataError(
+            f"the header promises {expected} bytes of data, and {size - offset} follow",
+            where=where,
+            hint="The file was cut short, or something was appended to it: make it again.",
+        )
+    return shape, fortran, dtype, offset
 
 
-def _not_an_archive(file: Path, error: Exception) -> DataError:
+def _unreadable(file: Path, error: OSError) -> DataError:
+    return DataError(f"cannot be read: {error.strerror or error}", where=str(file))
+
+
+def _not_an_array(where: str, error: Exception) -> DataError:
     return DataError(
-        f"cannot be read as .npz: {error}",
-        where=str(file),
-        hint="The file is damaged, or was not made by numpy.savez: make it again.",
+        f"cannot be read as .npy: {error}",
+        where=where,
+        hint="The file is damaged, or was not made by numpy.save: make it again.",
+    )
+
+
+def wrong_shape(shape: tuple[int, ...], dtype: np.dtype[Any], want: Want, where: str) -> DataError:
+    """Return the error for an array of another shape, with the likely cause."""
+    return DataError(
+        f"the model wants {describe(want.dtype, want.shape)} for {want.what}, "
+        f"the file has {describe(dtype.name, shape)}",
+        where=where,
+        hint=_shape_hint(shape, want.shape),
     )
 
 
@@ -242,112 +245,14 @@ def require_finite(array: Array, what: str, where: str) -> None:
         )
 
 
-def _header_of(stream: IO[bytes], where: str) -> tuple[Header, bool, np.dtype[Any]]:
-    """Read an array's head: shape and type, whether its order is Fortran's, and the full type."""
-    try:
-        version = npy_format.read_magic(stream)
-        shape, fortran_order, dtype = _HEADERS[version](stream)
-    except OSError:
-        raise
-    except Exception as error:  # a damaged header makes NumPy raise almost anything
-        raise _not_an_array(where, error) from error
-    return Header(shape=tuple(shape), dtype=dtype.name), fortran_order, dtype
-
-
-def _read(stream: IO[bytes], size: int, want: Want, where: str, index: int) -> Array:
-    """Read one sample from a stream of ``size`` bytes."""
-    header, fortran_order, dtype = _header_of(stream, where)
-    shape = header.shape
-    _require_numbers(dtype, want, where)
-    stack = stacking(shape, want)
-    if stack is None:
-        raise _misfit(shape, dtype, want, where)
-    expected = math.prod(shape) * dtype.itemsize
-    present = size - stream.tell()
-    if expected != present:
-        raise DataError(
-            f"the header promises {expected} bytes of data, and {present} follow",
-            where=where,
-            hint="The file was cut short, or something was appended to it: make it again.",
-        )
-    if not 0 <= index < stack.count:
-        raise DataError(f"it holds {stack.count} samples, and no sample {index}", where=where)
-    rows = slice(index * stack.each, (index + 1) * stack.each)
-    apart = stack.count > 1 and not fortran_order
-    if apart:
-        row_bytes = expected // shape[0]
-        _skip(stream, rows.start * row_bytes)
-        data = bytearray(stack.each * row_bytes)
-        shape = (stack.each, *shape[1:])
-    else:
-        data = bytearray(expected)
-    stream.readinto(data)  # type: ignore[attr-defined]
-    # The checksum of an archive's member is compared when its end is met.
-    stream.read(1)
-    try:
-        array: Array = np.ndarray(shape, dtype, data, order="F" if fortran_order else "C")
-    except (ValueError, OverflowError) as error:  # sizes below zero or beyond any memory
-        raise _not_an_array(where, error) from error
-    if stack.each and not apart:
-        array = array[rows]
-    return np.asarray(convert(as_sample(array, want, stack), want, where), order="C")
-
-
-def _skip(stream: IO[bytes], count: int) -> None:
-    """Go forward; in an archive by small pieces, of which zipfile itself would read large ones."""
-    if not isinstance(stream, zipfile.ZipExtFile):
-        stream.seek(count, 1)
-        return
-    while count > 0 and (piece := stream.read(min(count, _PIECE))):
-        count -= len(piece)
-
-
-def as_sample(array: Array, want: Want, stack: Stacking) -> Array:
-    """Give the entries of one sample the model's axes."""
-    if stack.adds_axis:
-        return array[None]
-    return array[0] if array.ndim > len(want.shape) else array
-
-
-def _not_an_array(where: str, error: Exception) -> DataError:
-    return DataError(
-        f"cannot be read as .npy: {error}",
-        where=where,
-        hint=(
-            "It does not begin as numpy.save begins a file: if it holds raw numbers, call it .bin; "
-            "else make it again."
-            if _MAGIC_FAILS in str(error)
-            else "The file is damaged, or was not made by numpy.save: make it again."
-        ),
-    )
-
-
-def _require_numbers(dtype: np.dtype[Any], want: Want, where: str) -> None:
-    if dtype.kind not in "fiub":
-        what = "pickled Python objects" if dtype.hasobject else f"values of type {dtype}"
-        raise DataError(
-            f"{want.what} is {want.dtype}, and the file holds {what}",
-            where=where,
-            hint=f"Save one plain array of numbers, numpy.asarray(x, numpy.{want.dtype}).",
-        )
-
-
-def _misfit(shape: tuple[int, ...], dtype: np.dtype[Any], want: Want, where: str) -> DataError:
-    return DataError(
-        f"the model wants {describe(want.dtype, want.shape)} for {want.what}, "
-        f"the file has {describe(dtype.name, shape)}",
-        where=where,
-        hint=shape_hint(shape, want.shape),
-    )
-
-
-def _fits(shape: Sequence[int], want: Sequence[int | None]) -> bool:
+def fits(shape: Sequence[int], want: Sequence[int | None]) -> bool:
+    """Tell whether a shape is one that is wanted."""
     return len(shape) == len(want) and all(
         wanted in {None, size} for size, wanted in zip(shape, want, strict=True)
     )
 
 
-def shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
+def _shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
     """Recognize the commonest ways to save a sample wrongly, and say what to save instead."""
     batched = (1, *shape)
     tries = [(batched, "The batch dimension is missing: save array[None].")]
@@ -366,8 +271,14 @@ def shape_hint(shape: tuple[int, ...], want: tuple[int | None, ...]) -> str:
     if shape and want[:1] == (1,):
         text = f"Save one sample per file; this one holds {shape[0]} along the first dimension."
         tries.append(((1, *shape[1:]), text))
+    if shape and want and (want[0] or 0) > 1:
+        text = (
+            f"The model is built for batches of {want[0]}, and this one has {shape[0]}: fill it "
+            "up, leave it out, or convert the model for a batch of 1."
+        )
+        tries.append(((want[0] or 0, *shape[1:]), text))
     for tried, text in tries:
-        if _fits(tried, want):
+        if fits(tried, want):
             return text
     if None not in want and math.prod(shape) == math.prod(size or 0 for size in want):
         return "The number of values is right: is a reshape or a transpose missing?"
@@ -378,6 +289,9 @@ def convert(array: Array, want: Want, where: str) -> Array:
     """Return the array in the wanted dtype, if every value stays what it is.
 
     Integers become floats up to the size (2^24 for float32) below which all are representable.
+
+    Raises:
+        DataError: Some value would change; the first is named.
     """
     target = np.dtype(want.dtype)
     if array.dtype.newbyteorder("=") == target:

@@ -116,7 +116,7 @@ def sensitivity(
         nodes: Names or shell wildcards of what to rank; everything when empty.
         ops: Operator types of what to rank; everything when empty.
         samples: Use the first so many samples in natural order; None uses all.
-        preparation: What to do to images and raw files, see `hbdebug.samples.parse_preparation`.
+        preparation: What to do to the data on the way to the model; only with a path.
         split: Measure weights and activations of a node apart, too.
         suggest: Search nodes to lift, and measure them; only with kind ``node``.
         target: Cosine similarity that the worst output is to reach.
@@ -164,7 +164,7 @@ def sensitivity(
             whole.inputs,
             limit=samples,
             skip_bad=skip_bad,
-            preparation=replace(preparation or Preparation(), image_offsets=image_offsets(whole)),
+            preparation=replace(preparation or Preparation(), input_types=input_types(whole)),
         )
     )
     in_integers = _in_integers_too(whole, integers=integers, fidelity=fidelity)
@@ -214,6 +214,7 @@ def sensitivity(
         notes += said
         seconds.lap("integer forms")
     settings = _settings(engine, request, output_node)
+    settings["preparation"] = stream.preparation.asked()
     journal = _journal_opener(
         journal_folder, whole, stream, settings, resume=resume, observer=watch
     )
@@ -262,12 +263,8 @@ def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str
     return {name: dtype for name, (dtype, _) in profile.specs.items()}
 
 
-def image_offsets(model: QuantModel) -> dict[str, int]:
-    """Return, for inputs that take images as the chip's runtime feeds them, what it adds to pixels.
-
-    An HzPreprocess node whose ``input_type`` ends in ``_128`` takes pixels minus 128 (measured
-    against HMCT 1.1.0).
-    """
+def input_types(model: QuantModel) -> dict[str, str]:
+    """Return the ``input_type`` of each image input: of the HzPreprocess node that reads it."""
     inputs = {spec.name for spec in model.inputs}
     found = {}
     for node in model.nodes:
@@ -275,10 +272,12 @@ def image_offsets(model: QuantModel) -> dict[str, int]:
             continue
         source = model.in_front_of_points(node.inputs[0])
         maker = model.producer_of.get(source)
+        # Models trained in NHWC have a Transpose in front (measured against HMCT 1.1.0).
         if isinstance(maker, Node) and maker.op_type == "Transpose":
             source = model.in_front_of_points(maker.inputs[0])
-        if source in inputs and str(node.attributes.get("input_type", "")).endswith("_128"):
-            found[source] = -128
+        if source in inputs:
+            kind = node.attributes.get("input_type", "")
+            found[source] = kind.decode() if isinstance(kind, bytes) else str(kind)
     return found
 
 

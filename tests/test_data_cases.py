@@ -72,7 +72,7 @@ def test_case_51_and_54_a_batch_gives_the_numbers_of_its_samples(tmp_path, dims)
         result, nodes = ranked(proto, tmp_path / folder)
         assert result.data.complete == one.data.complete == 11
         assert nodes == expected
-        assert any("taken apart" in note for note in result.notes)
+        assert any("split" in note or "samples" in note for note in result.notes)
 
 
 def test_case_53_a_batch_of_one_baked_into_a_reshape(tmp_path):
@@ -133,7 +133,7 @@ def test_images_for_an_input_of_pixels_minus_128_and_what_was_done_is_told(tmp_p
     assert done.code == 0
     text = " ".join(done.out.split())
     assert (
-        "note: x: images are decoded to RGB, resized to 8x8 (bilinear), minus 128, NCHW float32"
-        in text
+        "note: images of input 'x': resize 8x8 bilinear, RGB, float32, + offset -128 (the "
+        "input's type is RGB_128), HWC->CHW, batch dimension" in text
     )
     assert "pixel_convention" not in text

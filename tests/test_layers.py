@@ -18,6 +18,7 @@ SOURCE = Path(hbdebug.__file__).parent
 RANKS = (
     {"errors", "keep", "names", "threads"},
     {"npy"},
+    {"npz"},
     {"metrics", "observer", "quant", "results", "samples"},
     {"kernels", "model", "report"},
     {"loading", "lowering", "plan", "slices", "toolchain"},
@@ -41,6 +42,7 @@ REPORT_SEES = {"errors", "metrics", "names", "observer", "results"}
 
 # Where the heavy libraries may be imported when a module is; elsewhere only inside functions.
 HEAVY_AT_IMPORT = {
+    "PIL": set(),
     "matplotlib": set(),
     "onnx": {"loading", "slices"},
     "onnxruntime": {"engine", "slices"},

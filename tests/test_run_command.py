@@ -334,3 +334,27 @@ def test_nothing_of_an_output_is_cut(width):
 def test_warnings_about_the_operators_are_shown():
     assert "Warnings" not in render(80)
     assert "three nodes are odd" in render(80, warnings=("three nodes are odd",))
+
+
+def test_raw_files_and_arrays_without_a_batch_dimension_are_read_too(model, x, tmp_path, out):
+    raw, bare = tmp_path / "x.bin", save(tmp_path / "bare.npy", np.load(x)[0])
+    raw.write_bytes(np.load(x).tobytes())
+
+    for number, file in enumerate((x, raw, bare)):
+        assert hbdebug("run", model, file, "-o", out / str(number)).code == 0
+
+    name = "negate_out_dequantize_out.npy"
+    first, *others = (np.load(out / str(number) / name) for number in range(3))
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_several_samples_and_images_are_not_for_run(model, x, tmp_path, out):
+    many = save(tmp_path / "many.npy", np.repeat(np.load(x), 3, axis=0))
+    (tmp_path / "x.png").write_bytes(b"anything")
+
+    done = hbdebug("run", model, many, "-o", out)
+    assert done.code == 4
+    assert "Save one sample per file; this one holds 3" in done.err
+    done = hbdebug("run", model, tmp_path / "x.png", "-o", out)
+    assert done.code == 4
+    assert "neither a .npy nor a raw file" in done.err

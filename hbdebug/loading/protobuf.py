@@ -319,16 +319,9 @@ def tensor_spec(info: onnx.ValueInfoProto) -> TensorSpec:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name
     except (KeyError, ValueError):
         dtype = UNKNOWN_DTYPE
-    shape = shape_of(info) or ()
-    return TensorSpec(name=info.name, dtype=dtype, shape=shape, batched=_is_batched(info, shape))
-
-
-def _is_batched(info: onnx.ValueInfoProto, shape: tuple[int | None, ...]) -> bool:
-    """Whether an open first dimension counts samples: it is called so, or belongs to an image."""
-    if not shape or shape[0] is not None:
-        return False
-    name = info.type.tensor_type.shape.dim[0].dim_param.lower()
-    return "batch" in name or name in {"n", "b", "bs"} or (not name and len(shape) == 4)
+    axes = info.type.tensor_type.shape.dim
+    leading = axes[0].dim_param if axes else ""
+    return TensorSpec(name=info.name, dtype=dtype, shape=shape_of(info) or (), leading=leading)
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

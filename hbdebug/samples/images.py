@@ -1,161 +1,187 @@
-"""Image files -> what a model takes; needs Pillow (``pip install hbdebug[images]``)."""
+"""Images through Pillow, which only they need."""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hbdebug.errors import DataError, UsageError
-from hbdebug.npy import describe
-from hbdebug.samples.preparation import arithmetic_in_words, compute
+from hbdebug.samples.preparation import COLORS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
-    from hbdebug.npy import Want
-    from hbdebug.samples.preparation import Preparation
+    from hbdebug.samples.preparation import ImageSteps
+
+    Array: TypeAlias = NDArray[Any]
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
-"""Suffixes of the files that are read as images."""
+"""Which files are images, in lower case."""
 
-# A file that claims more pixels than a camera takes, or than its bytes can hold by any of these
-# formats, lies; decoding it would take gigabytes.
-_MOST_PIXELS = 1 << 27
-_MOST_PIXELS_A_BYTE = 4096
-_FEW_PIXELS = 1 << 16
+# 100 megapixels: what is larger is no input of a network on these chips.
+_MOST_PIXELS = 10**8
+
+# Pixels of that number at 8 bytes each, unpacked.
+_LARGEST_FILE = 8 * _MOST_PIXELS
 
 
-def read_image(
-    file: Path, name: str, want: Want, preparation: Preparation
-) -> tuple[NDArray[Any], str]:
-    """Read an image and prepare it.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageArray:
+    """An image as the array it becomes, without the batch dimension.
 
-    Args:
-        file: The image.
-        name: The model's input.
-        want: What the input takes.
-        preparation: What to do to the image.
+    Attributes:
+        file: The file.
+        shape: In the layout of the input.
+        dtype: Always uint8.
+        steps: What is done to it.
+    """
 
-    Returns:
-        The array in the wanted type and shape, and in words what was done.
+    file: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    steps: ImageSteps
+
+    @property
+    def where(self) -> str:
+        """Where the image is, for messages."""
+        return str(self.file)
+
+    def read(self, row: int | None = None) -> Array:
+        """Decode the image, and bring it to its size, color and layout.
+
+        Raises:
+            DataError: It cannot be decoded, or not without loss.
+        """
+        assert row is None, "an image is one sample"
+        with _opened(self.file) as image:
+            array = self._array(image)
+        array = array.reshape(*array.shape[:2], COLORS[self.steps.color])
+        if self.steps.layout == "nchw":
+            array = array.transpose(2, 0, 1)
+        return np.ascontiguousarray(array)
+
+    def _array(self, image: Image) -> Array:
+        from PIL import Image as pillow  # noqa: N813 - an extra
+
+        image = image.convert("RGB")
+        if self.steps.resize is not None:
+            height, width = self.steps.resize
+            image = image.resize((width, height), pillow.Resampling.BILINEAR)
+        if self.steps.color == "gray":
+            return np.asarray(image.convert("L"))
+        if self.steps.color == "yuv444":
+            return np.asarray(image.convert("YCbCr"))
+        array: Array = np.asarray(image)
+        return array[:, :, ::-1] if self.steps.color == "bgr" else array
+
+
+def open_image(file: Path, steps: ImageSteps) -> ImageArray:
+    """Read the header of an image.
 
     Raises:
-        DataError: The file is no image, or of another size than the model takes.
-        UsageError: The options do not fit the input, or Pillow is missing.
+        UsageError: Pillow is not installed.
+        DataError: The file is no image, or not one of the size that the input has.
     """
-    layout = _layout(want, preparation)
-    channels = _sizes(want, layout)[0]
-    color = preparation.color or ("gray" if channels == 1 else "rgb")
-    if channels is not None and channels != (1 if color == "gray" else 3):
-        raise UsageError(
-            f"{want.what} has {channels} channels, and an image as {color} has "
-            f"{1 if color == 'gray' else 3}",
-            hint="Choose another --color, or prepare the samples as .npy files.",
-        )
-    pixels = _decoded(file, color, preparation.resize)
-    steps = [f"decoded to {'gray' if color == 'gray' else 'RGB'}"]
-    if preparation.resize is not None:
-        steps.append("resized to {}x{} (bilinear)".format(*preparation.resize))
-    if color == "bgr":
-        pixels = pixels[..., ::-1]
-        steps.append("channels in BGR order")
-    _require_size(pixels.shape[:2], want, layout, str(file))
-    offset = preparation.offset_for(name, pixels=True)
-    steps += arithmetic_in_words(preparation, offset)
-    values: NDArray[Any] = compute(pixels, preparation, offset, 2)
-    if layout == "nchw":
-        values = values.transpose(2, 0, 1)
-    if len(want.shape) == 2:
-        values = values.reshape(pixels.shape[:2])
-    elif len(want.shape) == 4:
-        values = values[None]
-    steps.append(f"{layout.upper()} {want.dtype}")
-    return _typed(values, want, str(file)), f"images are {', '.join(steps)}"
-
-
-def _typed(values: NDArray[Any], want: Want, where: str) -> NDArray[Any]:
-    """Return values in the input's type, which integers may not hold."""
-    target = np.dtype(want.dtype)
-    typed = np.ascontiguousarray(values.astype(target))
-    if target.kind != "f" and not np.array_equal(typed, values):
+    with _opened(file, decode=False) as image:
+        width, height = image.size
+    found = steps.resize or (height, width)
+    wanted = tuple(mine or there for mine, there in zip(steps.wanted, found, strict=True))
+    if found != wanted:
+        sizes = f"{wanted[0]}x{wanted[1]}"
         raise DataError(
-            f"{want.what} is {target}, which cannot hold what the image becomes "
-            f"(from {values.min():g} to {values.max():g})",
-            where=where,
-            hint="Leave --mean and --scale out, or give --offset.",
+            f"the image is {height}x{width} (height x width), and the model wants {sizes}"
+            if steps.resize is None
+            else f"--resize gives {found[0]}x{found[1]}, and the model wants {sizes}",
+            where=str(file),
+            hint=f"Give --resize {sizes} to stretch images, or cut them yourself beforehand.",
         )
-    return typed
+    channels = COLORS[steps.color]
+    shape = (channels, *found) if steps.layout == "nchw" else (*found, channels)
+    return ImageArray(file=file, shape=shape, dtype=np.dtype(np.uint8), steps=steps)
 
 
-def _layout(want: Want, preparation: Preparation) -> str:
-    """Return the model's layout; by the place where 1 or 3 channels fit, when it is not given."""
-    if len(want.shape) == 2:
-        return "nhwc"
-    if len(want.shape) not in {3, 4} or (len(want.shape) == 4 and want.shape[0] not in {1, None}):
-        raise UsageError(
-            f"{want.what} is {describe(want.dtype, want.shape)}, which is no image",
-            hint="Prepare its samples as .npy files.",
-        )
-    if preparation.layout:
-        return preparation.layout
-    first, last = (want.shape[-3] in {1, 3}, want.shape[-1] in {1, 3})
-    if first == last:
-        raise UsageError(
-            f"the layout of {want.what}, {describe(want.dtype, want.shape)}, cannot be told",
-            hint="Say which it is: --layout nchw or --layout nhwc.",
-        )
-    return "nchw" if first else "nhwc"
+class _opened:  # noqa: N801 - used like the function `open`
+    """An image whose decoder's errors and warnings become ours."""
 
+    def __init__(self, file: Path, *, decode: bool = True) -> None:
+        self._file, self._decode = file, decode
+        self._image: Image | None = None
 
-def _sizes(want: Want, layout: str) -> tuple[int | None, int | None, int | None]:
-    """Return channels, height and width that the input takes."""
-    if len(want.shape) == 2:
-        return 1, want.shape[0], want.shape[1]
-    one, two, three = want.shape[-3:]
-    return (one, two, three) if layout == "nchw" else (three, one, two)
+    def __enter__(self) -> Image:
+        try:
+            from PIL import Image as pillow  # noqa: N813 - an extra
+        except ImportError as error:
+            raise UsageError(
+                "images are read with Pillow, which is not installed",
+                where=str(self._file),
+                hint="pip install 'hbdebug[images]'",
+            ) from error
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                image = pillow.open(self._content(), formats=("PNG", "JPEG", "BMP"))
+                self._image = image
+                self._require_plain(image)
+                if self._decode:
+                    image.load()
+                    self._require_opaque(image)
+        except DataError:
+            self._close()
+            raise
+        except Exception as error:  # damaged images make decoders raise almost anything
+            self._close()
+            reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
+            raise DataError(
+                f"cannot be read as an image: {reason}",
+                where=str(self._file),
+                hint="The file is damaged, or no PNG, JPEG or BMP: make it again.",
+            ) from error
+        return image
 
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
-def _require_size(size: tuple[int, ...], want: Want, layout: str, where: str) -> None:
-    _, height, width = _sizes(want, layout)
-    if (height or size[0], width or size[1]) != size:
-        raise DataError(
-            f"the image is {size[0]}x{size[1]} (height x width), and {want.what} takes "
-            f"{height or '?'}x{width or '?'}",
-            where=where,
-            hint=f"--resize {height or size[0]}x{width or size[1]} stretches images to that size; "
-            "if the model was trained on padded or cropped ones, prepare them so yourself.",
-        )
+    def _close(self) -> None:
+        if self._image is not None:
+            self._image.close()
 
+    def _content(self) -> io.BytesIO:
+        """Return the file in memory: of a file, decoders ask for as much as damaged sizes claim."""
+        size = self._file.stat().st_size
+        if size > _LARGEST_FILE:
+            raise DataError(
+                f"the image has {size} bytes, more than {_LARGEST_FILE} are not read",
+                where=str(self._file),
+            )
+        return io.BytesIO(self._file.read_bytes())
 
-def _decoded(file: Path, color: str, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """Return pixels as uint8 ``[height, width, channels]``, RGB or gray."""
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(
-            "images need Pillow", where=str(file), hint="pip install 'hbdebug[images]'"
-        ) from error
-    try:
-        # Out of memory, not from the file: there a read of what a head claims allocates it.
-        content = file.read_bytes()
-        with Image.open(io.BytesIO(content)) as image:
-            # Before a pixel is decoded: a small file can claim any size.
-            held = max(len(content) * _MOST_PIXELS_A_BYTE, _FEW_PIXELS)
-            if image.width * image.height <= min(held, _MOST_PIXELS):
-                picture = image.convert("L" if color == "gray" else "RGB")
-                if resize is not None:
-                    picture = picture.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
-                pixels = np.asarray(picture, np.uint8)
-                return pixels.reshape(*pixels.shape[:2], -1)
-            reason = f"it claims {image.width} x {image.height} pixels, which it cannot hold"
-    except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise almost anything
-        reason = f"cannot be read as an image: {str(error) or type(error).__name__}"
-    raise DataError(
-        reason,
-        where=str(file),
-        hint="The file is damaged, or no image: make it again, or move it away.",
-    )
+    def _require_plain(self, image: Image) -> None:
+        width, height = image.size
+        if width * height > _MOST_PIXELS:
+            raise DataError(
+                f"the image has {width * height} pixels, more than {_MOST_PIXELS} are not read",
+                where=str(self._file),
+            )
+        if image.mode not in {"1", "L", "P", "RGB", "RGBA", "LA", "PA"}:
+            raise DataError(
+                f"the image's mode is {image.mode}, which 8 bits in RGB do not hold unchanged",
+                where=str(self._file),
+                hint="Save it as 8-bit RGB or gray.",
+            )
+
+    def _require_opaque(self, image: Image) -> None:
+        if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
+            low, _ = image.convert("RGBA").getchannel("A").getextrema()
+            if low != 255:
+                raise DataError(
+                    "the image is transparent in places, which no color stands for",
+                    where=str(self._file),
+                    hint="Save it without an alpha channel.",
+                )

@@ -1,217 +1,382 @@
-"""What is done to images and raw files on their way into a model, in a stated order.
+"""How the data that the user gives become what the model's inputs take.
 
-``.npy`` and ``.npz`` files hold what the model is to receive, and nothing is done to them. An image
-is decoded, resized, its channels put in order; then, as a raw file once its bytes are numbers, it
-goes through ``(pixels + offset - mean) * scale`` in float32, and gets the model's layout.
+The order is fixed, and a step that is not asked for is left out: decode (images, to RGB as
+stored), resize, color, float32, + offset, - mean, * scale, layout, batch dimension, the model's
+dtype. The arithmetic is that of float32, one operation after the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hbdebug.errors import UsageError
+from hbdebug.errors import DataError, UsageError
+from hbdebug.npy import Want, convert
+from hbdebug.samples.specs import listed, wanted_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
-COLORS = ("rgb", "bgr", "gray")
-LAYOUTS = ("nchw", "nhwc")
+    from hbdebug.samples.specs import TensorSpec
+
+    Array: TypeAlias = NDArray[Any]
+
+COLORS = {"rgb": 3, "bgr": 3, "gray": 1, "yuv444": 3}
+"""Channels by name of the color that images are turned into."""
+
+# What an image input of the chip (its HzPreprocess node) calls the colors we can make.
+_COLOR_OF_TYPE = {"RGB": "rgb", "BGR": "bgr", "GRAY": "gray", "YUV_BT601_FULL_RANGE": "yuv444"}
+
+# Above it no value of 8 bits minus 128 can be.
+_HIGHEST_OF_128 = 127
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preparation:
-    """How images and raw files become what a model takes.
+    """What the user asks to be done to the data; the default changes nothing.
 
     Attributes:
-        dtypes: Input name -> NumPy dtype name of its raw files; the empty name stands for every
-            other input. Without an entry it is the model's own type.
-        color: Order of an image's channels: ``rgb``, ``bgr`` or ``gray``; empty for RGB, or gray
-            where the model has one channel.
-        resize: Height and width that images are resized to (bilinear); None leaves them alone.
-        mean: Subtracted, one number or one for each channel; nothing when empty.
-        scale: Factors after that, likewise.
-        offset: Added first, to every value; None for the one that the model's own preprocessing
-            asks for.
-        layout: The model's layout of images, ``nchw`` or ``nhwc``; empty tells it by the shape.
-        keep_batch: Whether a file's first dimension goes into the model as its batch, instead of
-            being taken apart into samples.
-        image_offsets: Input name -> what the chip's runtime adds to the pixels of this input: -128
-            where the model's HzPreprocess node expects them so.
+        dtypes: Dtype of raw files by input; the key ``""`` stands for every other input. Where
+            there is none, the model's.
+        shapes: Shape of raw files by input, likewise.
+        resize: Height and width that images are brought to; ``model`` for those of the input.
+        color: ``rgb``, ``bgr``, ``gray`` or ``yuv444``; empty for what fits the input.
+        layout: ``nchw`` or ``nhwc``, the layout of image inputs; empty where the shape shows it.
+        offset: Is added first: one number, or one for each channel.
+        mean: Is subtracted then, likewise.
+        scale: Is multiplied by then, likewise.
+        split_batch: Whether files of several samples are split where the model would take them
+            whole, its first dimension being open.
+        input_types: ``input_type`` of the HzPreprocess node behind an input, by input.
     """
 
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    resize: tuple[int, int] | str = ""
     color: str = ""
-    resize: tuple[int, int] | None = None
+    layout: str = ""
+    offset: tuple[float, ...] = ()
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
-    offset: float | None = None
-    layout: str = ""
-    keep_batch: bool = False
-    image_offsets: Mapping[str, int] = field(default_factory=dict)
+    split_batch: bool = True
+    input_types: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def computes(self) -> bool:
-        """Whether an option asks for arithmetic."""
-        return bool(self.mean or self.scale or self.offset)
+    def __post_init__(self) -> None:
+        """Refuse what can be meant for no model.
 
-    @property
-    def for_images(self) -> bool:
-        """Whether an option makes sense for images only."""
-        return bool(self.color or self.resize or self.layout)
+        Raises:
+            UsageError: A name or number makes no sense.
+        """
+        if self.color and self.color not in COLORS:
+            raise UsageError(f"no such color: {self.color!r}", hint=f"There are: {_all(COLORS)}.")
+        if self.layout not in {"", "nchw", "nhwc"}:
+            raise UsageError(f"no such layout: {self.layout!r}", hint="There are: nchw, nhwc.")
+        if (
+            self.resize not in {"", "model"}
+            if isinstance(self.resize, str)
+            else min(self.resize) < 1
+        ):
+            raise UsageError(
+                f"{self.resize!r} is no size of images", hint="Give height x width, or 'model'."
+            )
+        for dtype in self.dtypes.values():
+            if not _is_number_type(dtype):
+                raise UsageError(
+                    f"no such dtype: {dtype!r}",
+                    hint="There are: uint8, int8, int16, int32, int64, float16, float32, float64.",
+                )
+        for name in ("offset", "mean", "scale"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise UsageError(f"the {name} is not finite")
 
-    def dtype_of(self, name: str, default: str) -> str:
-        """Return the type of an input's raw files."""
-        return self.dtypes.get(name) or self.dtypes.get("") or default
+    def asked(self) -> dict[str, Any]:
+        """Return what differs from the default, JSON-ready, for records and journals."""
+        found: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "split_batch":
+                found |= {} if value else {item.name: False}
+            elif value and item.name != "input_types":
+                found[item.name] = dict(value) if item.name in {"dtypes", "shapes"} else value
+        return found
 
-    def offset_for(self, name: str, *, pixels: bool) -> float:
-        """Return what is added to an input's values.
+    def check(self, specs: Sequence[TensorSpec]) -> None:
+        """Refuse names of inputs that the model does not have.
+
+        Raises:
+            UsageError: There is one.
+        """
+        known = {"", *(spec.name for spec in specs)}
+        wrong = [name for name in {**self.dtypes, **self.shapes} if name not in known]
+        if wrong:
+            raise UsageError(f"the model has no input {listed(wrong)}", hint=wanted_inputs(specs))
+
+    def raw_dtype(self, spec: TensorSpec) -> np.dtype[Any]:
+        """Return the dtype of an input's raw files, little-endian as the vendor's."""
+        name = self.dtypes.get(spec.name, self.dtypes.get("", spec.dtype))
+        return np.dtype(name).newbyteorder("<")
+
+    def raw_shape(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        """Return the shape of an input's raw files as far as it is known."""
+        return self.shapes.get(spec.name, self.shapes.get("", spec.shape))
+
+    def image(self, spec: TensorSpec) -> ImageSteps:
+        """Return what is done to the images of an input.
+
+        Raises:
+            DataError: The input cannot take images, or not without more options.
+        """
+        where = f"input '{spec.name}'"
+        if len(spec.shape) not in {3, 4} or spec.shape[:-3] not in {(), (1,), (None,)}:
+            raise DataError(
+                f"images are given, and it has {len(spec.shape)} dimensions"
+                if len(spec.shape) != 4
+                else f"images are given, and its batch is {spec.shape[0]}",
+                where=where,
+                hint="An image input is [1,C,H,W] or [1,H,W,C]. Give arrays (.npy) instead.",
+            )
+        layout = self.layout or _layout(spec.shape[-3:])
+        if not layout:
+            raise DataError(
+                f"the shape {list(spec.shape)} does not tell whether it is NCHW or NHWC",
+                where=where,
+                hint="Give --layout nchw or --layout nhwc.",
+            )
+        channel, height, width = (
+            spec.shape[-3:] if layout == "nchw" else (spec.shape[-1], *spec.shape[-3:-1])
+        )
+        color = self.color or self._color(spec, channel)
+        if channel not in {None, COLORS[color]}:
+            raise DataError(
+                f"{color} images have {COLORS[color]} channels, and the input has {channel}",
+                where=where,
+                hint="Give --color gray for one channel and --color rgb or bgr for three, or "
+                "--layout if the channels are meant to be elsewhere.",
+            )
+        if self.resize == "model" and not (height and width):
+            raise DataError(
+                "the model does not say which size images have",
+                where=where,
+                hint="Give the size: --resize HEIGHTxWIDTH.",
+            )
+        size = (height or 0, width or 0) if self.resize == "model" else self.resize
+        return ImageSteps(
+            resize=None if isinstance(size, str) else size,
+            color=color,
+            layout=layout,
+            wanted=(height, width),
+        )
+
+    def _color(self, spec: TensorSpec, channel: int | None) -> str:
+        kind = self.input_types.get(spec.name, "")
+        if not kind or kind.startswith("FEATURE"):
+            return "gray" if channel == 1 else "rgb"
+        color = _COLOR_OF_TYPE.get(kind.rpartition("_")[0], "")
+        if not color:
+            raise DataError(
+                f"its type is {kind}, and images are not turned into that by themselves",
+                where=f"input '{spec.name}'",
+                hint="Give --color yuv444 if the full range of BT.601 (as in JPEG files) is "
+                "meant; else prepare the data yourself and give arrays (.npy).",
+            )
+        return color
+
+    def arithmetic(self, spec: TensorSpec, *, images: bool, applies: bool) -> Arithmetic:
+        """Return what is computed with the values of an input.
 
         Args:
-            name: The input.
-            pixels: Whether the values are pixels, 0 to 255.
+            spec: The input.
+            images: Whether its data are images: then an input of type ``..._128`` takes them
+                minus 128 without being asked.
+            applies: Whether offset, mean and scale are for this input.
+
+        Raises:
+            UsageError: The numbers do not fit the channels.
         """
-        if self.offset is not None:
-            return self.offset
-        return self.image_offsets.get(name, 0) if pixels else 0
+        of_128 = self.input_types.get(spec.name, "").endswith("_128")
+        offset = self.offset if applies else ()
+        automatic = of_128 and images and not offset
+        steps = {
+            "offset": (-128.0,) if automatic else offset,
+            "mean": self.mean if applies else (),
+            "scale": self.scale if applies else (),
+        }
+        longest = max(map(len, steps.values()))
+        axis = 0
+        if longest > 1:
+            layout = self.layout or _layout(spec.shape[-3:])
+            if len(spec.shape) not in {3, 4} or not layout:
+                raise UsageError(
+                    "its shape does not tell which dimension holds the channels that the values "
+                    "of --offset, --mean and --scale are for",
+                    where=f"input '{spec.name}'",
+                    hint="Give --layout nchw or --layout nhwc, or one value for all channels.",
+                )
+            axis = -3 if layout == "nchw" else -1
+            for name, values in steps.items():
+                size = spec.shape[axis]
+                if len(values) > 1 and size not in {None, len(values)}:
+                    raise UsageError(
+                        f"--{name} has {len(values)} values, and the input {size} channels",
+                        where=f"input '{spec.name}'",
+                        hint="Give one value, or one for each channel.",
+                    )
+        return Arithmetic(
+            **steps,
+            axis=axis,
+            kind=self.input_types.get(spec.name, ""),
+            guarded=of_128 and not images and not self.offset,
+            automatic=automatic,
+        )
 
 
-def parse_preparation(
-    *,
-    dtypes: Sequence[str] = (),
-    color: str = "",
-    resize: str = "",
-    mean: str = "",
-    scale: str = "",
-    offset: float | None = None,
-    layout: str = "",
-    keep_batch: bool = False,
-) -> Preparation:
-    """Read what the user wrote.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageSteps:
+    """What is done to an image before anything is computed with its values.
 
-    Args:
-        dtypes: ``uint8``, or ``INPUT=uint8``, for raw files.
-        color: One of `COLORS`.
-        resize: ``48x192``, height first.
-        mean: ``127.5`` or ``123.7,116.3,103.5``.
+    Attributes:
+        resize: Height and width to bring it to; None to leave it.
+        color: What its channels are to be.
+        layout: ``nchw`` or ``nhwc``.
+        wanted: Height and width of the input; None where the model leaves them open.
+    """
+
+    resize: tuple[int, int] | None
+    color: str
+    layout: str
+    wanted: tuple[int | None, int | None]
+
+    def words(self) -> list[str]:
+        """Say the steps in order."""
+        size = [f"resize {self.resize[0]}x{self.resize[1]} bilinear"] if self.resize else []
+        color = {
+            "rgb": "RGB",
+            "bgr": "RGB->BGR",
+            "gray": "gray (BT.601 luma)",
+            "yuv444": "RGB->YUV444 (BT.601, full range)",
+        }
+        return [*size, color[self.color]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arithmetic:
+    """What is computed with the values of an input: ``(x + offset - mean) * scale``.
+
+    Attributes:
+        offset: One number, one for each channel, or none.
+        mean: Likewise.
         scale: Likewise.
-        offset: A number.
-        layout: One of `LAYOUTS`.
-        keep_batch: As in `Preparation`.
-
-    Raises:
-        UsageError: Something is not written as it should be.
+        axis: Dimension of the channels, where there is more than one number.
+        kind: The type of an image input of the chip; empty for others.
+        guarded: Whether values that cannot be minus 128 are refused.
+        automatic: Whether the offset comes from the input's type.
     """
-    return Preparation(
-        dtypes=dict(_dtype(text) for text in dtypes),
-        color=_one_of(color, COLORS, "--color"),
-        resize=_size(resize),
-        mean=_numbers(mean, "--mean"),
-        scale=_numbers(scale, "--scale"),
-        offset=offset,
-        layout=_one_of(layout, LAYOUTS, "--layout"),
-        keep_batch=keep_batch,
-    )
 
+    offset: tuple[float, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    axis: int
+    kind: str
+    guarded: bool
+    automatic: bool
 
-def _dtype(text: str) -> tuple[str, str]:
-    name, _, dtype = text.rpartition("=")
-    try:
-        known = np.dtype(dtype)
-    except TypeError:
-        known = None
-    if known is None or known.kind not in "fiub":
-        raise UsageError(
-            f"--dtype {text!r}: no such type of numbers",
-            hint="Write it like uint8, float32, or INPUT=uint8 for one of several inputs.",
-        )
-    return name, str(known.name)
+    def __bool__(self) -> bool:
+        """Tell whether anything is computed."""
+        return bool(self.offset or self.mean or self.scale)
 
+    def apply(self, array: Array, spec: TensorSpec, where: str) -> Array:
+        """Compute, in float32.
 
-def _one_of(text: str, known: Sequence[str], option: str) -> str:
-    if text and text.lower() not in known:
-        raise UsageError(f"{option} {text!r} is none of {', '.join(known)}")
-    return text.lower()
+        Args:
+            array: In the layout of the input.
+            spec: The input.
+            where: File, for messages.
 
+        Raises:
+            DataError: Pixels are given as they are to an input that takes them minus 128; there
+                are not as many channels as values; or float32 does not hold a value.
+        """
+        if self.guarded:
+            self._require_minus_128(array, spec, where)
+        if not self:
+            return array
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = np.array(convert(array, _in_float32(spec), where))
+            for name, operation in (
+                ("offset", np.add), ("mean", np.subtract), ("scale", np.multiply)
+            ):  # fmt: skip
+                values = getattr(self, name)
+                if values:
+                    operation(result, self._shaped(name, values, result, where), out=result)
+            # What was computed is rounded to the input's type; nothing in a file is.
+            return result.astype(np.float16) if spec.dtype == "float16" else result
 
-def _size(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UsageError(
-            f"--resize {text!r} is no size", hint="Write height and width like 224x320."
-        )
-    return int(parts[0]), int(parts[1])
-
-
-def _numbers(text: str, option: str) -> tuple[float, ...]:
-    if not text:
-        return ()
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not np.isfinite(found).all():
-        raise UsageError(
-            f"{option} {text!r} holds no numbers",
-            hint="Write one number, or one for each channel with commas: 123.675,116.28,103.53.",
-        )
-    return found
-
-
-def compute(
-    values: NDArray[Any], preparation: Preparation, offset: float, channel_axis: int
-) -> NDArray[np.float32]:
-    """Return ``(values + offset - mean) * scale`` in float32.
-
-    Args:
-        values: Any shape and type of numbers.
-        preparation: Has mean and scale.
-        offset: What is added first.
-        channel_axis: Axis along which mean and scale have one number for each entry.
-
-    Raises:
-        UsageError: Mean or scale have another number of entries than there are channels.
-    """
-    result = values.astype(np.float32)
-    if offset:
-        result += np.float32(offset)
-    for numbers, what, apply in (
-        (preparation.mean, "--mean", np.subtract),
-        (preparation.scale, "--scale", np.multiply),
-    ):
-        if not numbers:
-            continue
-        channels = values.shape[channel_axis] if values.ndim else 1
-        if len(numbers) not in {1, channels}:
-            raise UsageError(
-                f"{what} has {len(numbers)} numbers for {channels} channels",
-                hint="Give one number, or one for each channel.",
+    def _shaped(self, name: str, values: tuple[float, ...], array: Array, where: str) -> Array:
+        numbers = np.array(values, np.float32)
+        if len(values) == 1:
+            return numbers[0]  # type: ignore[no-any-return]
+        if len(values) != array.shape[self.axis]:
+            raise DataError(
+                f"--{name} has {len(values)} values, and there are {array.shape[self.axis]} "
+                "channels",
+                where=where,
             )
-        shape = [1] * values.ndim
-        if len(numbers) > 1:
-            shape[channel_axis] = channels
-        apply(result, np.asarray(numbers, np.float32).reshape(shape), out=result)
-    return result
+        return numbers.reshape(-1, *[1] * (-1 - self.axis))
+
+    def _require_minus_128(self, array: Array, spec: TensorSpec, where: str) -> None:
+        if array.dtype == np.uint8:
+            what = "and the file holds uint8"
+        elif array.size and array.max() > _HIGHEST_OF_128:
+            what = f"and the file holds values up to {array.max():g}"
+        else:
+            return
+        raise DataError(
+            f"input '{spec.name}' takes pixels minus 128 (its type is {self.kind}), {what}",
+            where=where,
+            hint="Give --offset -128 if these are pixels from 0 to 255, or --offset 0 to take "
+            "the values as they are.",
+        )
+
+    def words(self) -> list[str]:
+        """Say the steps in order."""
+        if not self:
+            return []
+        found = ["float32"]
+        for sign, name in (("+", "offset"), ("-", "mean"), ("*", "scale")):
+            values = getattr(self, name)
+            if values:
+                numbers = ", ".join(f"{value:g}" for value in values)
+                found.append(f"{sign} {name} {numbers if len(values) == 1 else f'[{numbers}]'}")
+        if self.automatic:
+            found[1] += f" (the input's type is {self.kind})"
+        return found
 
 
-def arithmetic_in_words(preparation: Preparation, offset: float) -> list[str]:
-    """Return the steps of `compute` for the report, in order."""
-    words = []
-    if offset:
-        words.append(f"plus {offset:g}" if offset > 0 else f"minus {-offset:g}")
-    if preparation.mean:
-        words.append(f"minus mean {_listed(preparation.mean)}")
-    if preparation.scale:
-        words.append(f"times scale {_listed(preparation.scale)}")
-    return words
+def _in_float32(spec: TensorSpec) -> Want:
+    what = f"{spec.want.what} is computed in float32: it"
+    return Want(what=what, dtype="float32", shape=spec.shape)
 
 
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
+def _layout(shape: Sequence[int | None]) -> str:
+    """Tell the layout of an image input from its last three sizes; empty if they do not tell."""
+    if len(shape) != 3:
+        return ""
+    first, last = shape[0] in {1, 3}, shape[2] in {1, 3}
+    if first == last:
+        return "nchw" if first and shape[0] == 3 and shape[2] == 1 else ""
+    return "nchw" if first else "nhwc"
+
+
+def _is_number_type(name: str) -> bool:
+    try:
+        return np.dtype(name).kind in "fiub"
+    except TypeError:
+        return False
+
+
+def _all(names: Mapping[str, int]) -> str:
+    return ", ".join(names)

@@ -1,4 +1,4 @@
-"""Samples on disk, for the tests of this folder."""
+"""Small calibration data, and what is said about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hbdebug.samples import TensorSpec, open_samples
 
 IMAGE = TensorSpec(name="x", dtype="float32", shape=(1, 3, 4, 5))
 LENGTH = TensorSpec(name="length", dtype="int64", shape=(1, None))
-FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def image(seed=0):

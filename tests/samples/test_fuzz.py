@@ -1,19 +1,27 @@
-"""Data files with faults of every kind end in samples or in a clear error."""
+"""Damaged files of every kind are samples or clear errors, in little memory."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fuzz_data import run
+from tests.fuzz_data import fuzz
 
 
-def test_some_hundred_mutated_files():
-    outcomes = run(600, seed=1)
+def test_damaged_files_are_samples_or_clear_errors():
+    pytest.importorskip("PIL")
 
-    assert outcomes["DataError"] > 300
-    assert outcomes["samples"] > 20
+    found = fuzz(300, seed=1)
+
+    assert found.keys() <= {"sample", "DataError", "UsageError"}
+    # Some files escape damage, and most do not.
+    assert found["sample"] > 20
+    assert found["DataError"] > 100
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutated_files():
-    assert sum(run(10_000, seed=2).values()) == 10_000
+def test_many_damaged_files_are_samples_or_clear_errors():
+    pytest.importorskip("PIL")
+
+    found = fuzz(12_000, seed=2)
+
+    assert found.keys() <= {"sample", "DataError", "UsageError"}

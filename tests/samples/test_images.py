@@ -1,169 +1,401 @@
-"""Images: decoded, resized, put in order, computed on and laid out, in the order that is stated."""
+"""Images and what is computed with data: in the stated order, and echoed."""
 
 from __future__ import annotations
 
-import builtins
+import sys
+import tracemalloc
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from hbdebug.errors import DataError, UsageError
+from hbdebug.errors import UsageError
 from hbdebug.samples import Preparation, TensorSpec, open_samples, parse_preparation
-from tests.samples.data import refused
+from tests.samples.data import IMAGE, image, refused, save
 
-NCHW = TensorSpec(name="x", dtype="float32", shape=(1, 3, 6, 8))
-NHWC = TensorSpec(name="x", dtype="float32", shape=(1, 6, 8, 3))
-GRAY = TensorSpec(name="x", dtype="float32", shape=(1, 1, 6, 8))
-
-
-def picture(height=6, width=8, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+NHWC = TensorSpec(name="x", dtype="float32", shape=(1, 4, 5, 3))
+GRAY = TensorSpec(name="x", dtype="float32", shape=(1, 1, 4, 5))
+OF_128 = {"x": "RGB_128"}
 
 
-def draw(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
+@pytest.fixture
+def pillow():
+    return pytest.importorskip("PIL.Image")
+
+
+def pixels(seed=0, shape=(4, 5, 3)):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 
 
 def only(path, spec, **options):
-    samples = open_samples(path, [spec], preparation=parse_preparation(**options))
-    return samples.sample(0)["x"], samples.notes[0]
+    return open_samples(path, [spec], preparation=Preparation(**options))
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".PNG"])
-def test_pixels_arrive_as_they_are(tmp_path, suffix):
-    draw(tmp_path / f"0{suffix}", picture())
-
-    found, words = only(tmp_path, NCHW)
-
-    np.testing.assert_array_equal(found, picture().transpose(2, 0, 1)[None])
-    assert found.dtype == np.float32
-    assert words == "x: images are decoded to RGB, NCHW float32"
+def draw(pillow, path, array):
+    pillow.fromarray(array).save(path)
+    return path
 
 
-def test_a_jpeg_is_read(tmp_path):
-    flat = np.full((6, 8, 3), 77, np.uint8)
-    draw(tmp_path / "0.jpg", flat)
+def test_an_image_becomes_channels_first_with_a_batch_of_one(tmp_path, pillow):
+    for index in range(3):
+        draw(pillow, tmp_path / f"{index}.png", pixels(index))
 
-    found, _ = only(tmp_path, NCHW)
+    for path, index in ((tmp_path, 1), (tmp_path / "1.png", 0)):
+        samples = only(path, IMAGE)
 
-    # A picture of one colour survives compression but for a rounding of its colour space.
-    np.testing.assert_allclose(found, 77, atol=2)
-
-
-def test_the_layout_follows_from_the_shape_or_is_given(tmp_path):
-    draw(tmp_path / "0.png", picture())
-    found, words = only(tmp_path, NHWC)
-    np.testing.assert_array_equal(found, picture()[None])
-    assert "NHWC" in words
-
-    open_spec = TensorSpec(name="x", dtype="float32", shape=(None, None, None, None))
-    with pytest.raises(UsageError, match=r"the layout of input 'x', .* cannot be told"):
-        only(tmp_path, open_spec)
-    found, _ = only(tmp_path, open_spec, layout="nhwc")
-    np.testing.assert_array_equal(found, picture()[None])
+        assert np.array_equal(samples.sample(index)["x"], pixels(1).transpose(2, 0, 1)[None])
+        assert samples.notes == ("images of input 'x': RGB, HWC->CHW, batch dimension",)
 
 
-def test_channels_in_the_other_order(tmp_path):
-    draw(tmp_path / "0.png", picture())
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".PNG", ".jpg", ".jpeg"])
+def test_formats_of_images(tmp_path, pillow, suffix):
+    flat = np.full((4, 5, 3), 77, np.uint8)
+    draw(pillow, tmp_path / f"0{suffix}", flat)
 
-    found, words = only(tmp_path, NCHW, color="bgr")
+    array = only(tmp_path, IMAGE).sample(0)["x"]
 
-    np.testing.assert_array_equal(found[0, 0], picture()[..., 2])
-    assert "channels in BGR order" in words
-
-
-def test_one_channel_is_gray(tmp_path):
-    draw(tmp_path / "0.png", np.full((6, 8, 3), 50, np.uint8))
-
-    found, words = only(tmp_path, GRAY)
-
-    np.testing.assert_array_equal(found, np.full((1, 1, 6, 8), 50))
-    assert "decoded to gray" in words
-    with pytest.raises(UsageError, match="has 1 channels, and an image as rgb has 3"):
-        only(tmp_path, GRAY, color="rgb")
+    # JPEG keeps a flat gray to the rounding of its quantized mean.
+    assert np.abs(array - 77).max() <= (1 if suffix.startswith(".j") else 0)
 
 
-def test_mean_and_scale_are_per_channel_in_the_order_of_the_channels(tmp_path):
-    draw(tmp_path / "0.png", picture())
+def test_an_image_for_channels_last_and_for_bytes(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels())
 
-    found, words = only(tmp_path, NCHW, color="bgr", mean="1,2,3", scale="0.1,0.2,0.3")
+    samples = only(tmp_path, NHWC)
+    assert np.array_equal(samples.sample(0)["x"], pixels()[None])
+    assert samples.notes == ("images of input 'x': RGB, batch dimension",)
 
-    bgr = picture()[..., ::-1].astype(np.float32)
-    expected = (bgr - np.array([1, 2, 3], np.float32)) * np.array([0.1, 0.2, 0.3], np.float32)
-    np.testing.assert_array_equal(found[0], expected.transpose(2, 0, 1))
-    assert words == (
-        "x: images are decoded to RGB, channels in BGR order, minus mean 1, 2, 3, "
-        "times scale 0.1, 0.2, 0.3, NCHW float32"
+    spec = TensorSpec(name="x", dtype="uint8", shape=(None, None, None, 3))
+    assert np.array_equal(only(tmp_path, spec).sample(0)["x"], pixels()[None])
+
+
+def test_colors(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels())
+    red, green, blue = (pixels()[..., channel].astype(float) for channel in range(3))
+
+    bgr = only(tmp_path, NHWC, color="bgr").sample(0)["x"][0]
+    gray = only(tmp_path, GRAY).sample(0)["x"][0, 0]
+    yuv = only(tmp_path, NHWC, color="yuv444").sample(0)["x"][0]
+
+    assert np.array_equal(bgr, pixels()[..., ::-1])
+    # ITU-R BT.601; Pillow rounds its fixed-point sums, so a unit may be off.
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    assert np.abs(gray - luma).max() <= 1
+    expected = [luma, 128 + (blue - luma) / 1.772, 128 + (red - luma) / 1.402]
+    assert np.abs(yuv - np.clip(np.stack(expected, -1), 0, 255)).max() <= 1
+    assert "RGB->BGR" in only(tmp_path, NHWC, color="bgr").notes[0]
+    assert "gray (BT.601 luma)" in only(tmp_path, GRAY).notes[0]
+
+
+def test_gray_and_palette_and_opaque_images_become_rgb(tmp_path, pillow):
+    gray = pixels(shape=(4, 5))
+    draw(pillow, tmp_path / "0.png", gray)
+    draw(pillow, tmp_path / "1.png", np.dstack([pixels(), np.full((4, 5), 255, np.uint8)]))
+    pillow.fromarray(gray // 128).convert("P").save(tmp_path / "2.png")
+
+    arrays = [arrays["x"][0] for _, arrays in only(tmp_path, NHWC)]
+
+    assert np.array_equal(arrays[0], np.dstack([gray] * 3))
+    assert np.array_equal(arrays[1], pixels())
+    assert arrays[2].shape == (4, 5, 3)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "RGBA", "CMYK"])
+def test_images_that_8_bits_of_rgb_do_not_hold_are_refused(tmp_path, pillow, mode):
+    file = tmp_path / f"0{'.jpg' if mode == 'CMYK' else '.png'}"
+    pillow.new(mode, (5, 4)).save(file)
+
+    error = refused(tmp_path, [IMAGE])
+
+    assert ("transparent" if mode == "RGBA" else f"mode is {mode}") in error.message
+    assert "Save it" in error.hint
+
+
+def test_another_size_is_refused_with_both_and_resized_only_when_asked(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", np.full((8, 9, 3), 50, np.uint8))
+
+    error = refused(tmp_path, [IMAGE])
+
+    assert error.message == "the image is 8x9 (height x width), and the model wants 4x5"
+    assert "Give --resize 4x5" in error.hint
+    for asked in ("model", (4, 5)):
+        samples = only(tmp_path, IMAGE, resize=asked)
+        assert (samples.sample(0)["x"] == 50).all()
+        assert samples.sample(0)["x"].shape == (1, 3, 4, 5)
+        assert "resize 4x5 bilinear, RGB," in samples.notes[0]
+    error = refused(tmp_path, [IMAGE], preparation=Preparation(resize=(4, 6)))
+    assert error.message == "--resize gives 4x6, and the model wants 4x5"
+
+
+def test_images_of_any_size_for_open_sizes(tmp_path, pillow):
+    spec = TensorSpec(name="x", dtype="float32", shape=(None, 3, None, None))
+    draw(pillow, tmp_path / "0.png", pixels(shape=(4, 5, 3)))
+    draw(pillow, tmp_path / "1.png", pixels(shape=(7, 6, 3)))
+
+    shapes = [arrays["x"].shape for _, arrays in only(tmp_path, spec)]
+
+    assert shapes == [(1, 3, 4, 5), (1, 3, 7, 6)]
+    assert (
+        "--resize HEIGHTxWIDTH"
+        in refused(tmp_path, [spec], preparation=Preparation(resize="model")).hint
     )
-    with pytest.raises(UsageError, match="--mean has 2 numbers for 3 channels"):
-        only(tmp_path, NCHW, mean="1,2")
 
 
-def test_another_size_is_refused_unless_resized(tmp_path):
-    draw(tmp_path / "0.png", picture(12, 16))
+def test_offset_mean_and_scale_come_in_that_order_and_are_echoed(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels())
+    mean, scale = (123.675, 116.28, 103.53), (0.0171, 0.0175, 0.0174)
 
-    error = refused(tmp_path, [NCHW])
-    found, words = only(tmp_path, NCHW, resize="6x8")
+    samples = only(tmp_path, IMAGE, color="bgr", offset=(-1.0,), mean=mean, scale=scale)
 
-    assert "the image is 12x16 (height x width), and input 'x' takes 6x8" in error.message
-    assert "--resize 6x8" in error.hint
-    expected = np.asarray(
-        Image.fromarray(picture(12, 16)).resize((8, 6), Image.Resampling.BILINEAR)
+    # float32 throughout, one operation after the other; the channels are those after the color.
+    values = pixels()[..., ::-1].astype(np.float32) + np.float32(-1)
+    values = (values - np.array(mean, np.float32)) * np.array(scale, np.float32)
+    assert np.array_equal(samples.sample(0)["x"], values.transpose(2, 0, 1)[None])
+    (note,) = samples.notes
+    assert note == (
+        "images of input 'x': RGB->BGR, float32, + offset -1, - mean [123.675, 116.28, 103.53], "
+        "* scale [0.0171, 0.0175, 0.0174], HWC->CHW, batch dimension"
     )
-    np.testing.assert_array_equal(found[0], expected.transpose(2, 0, 1))
-    assert "resized to 6x8 (bilinear)" in words
+    assert only(tmp_path, NHWC, mean=mean).sample(0)["x"].shape == (1, 4, 5, 3)
 
 
-def test_an_input_of_pixels_minus_128_gets_them_so(tmp_path):
-    draw(tmp_path / "0.png", picture())
-    preparation = Preparation(image_offsets={"x": -128})
+def test_arrays_are_computed_with_as_well(tmp_path):
+    save(tmp_path / "0.npy", image())
 
-    samples = open_samples(tmp_path, [NCHW], preparation=preparation)
+    samples = only(tmp_path, IMAGE, mean=(1.0, 2.0, 3.0), scale=(2.0,))
 
-    expected = picture().transpose(2, 0, 1)[None].astype(np.float32) - 128
-    np.testing.assert_array_equal(samples.sample(0)["x"], expected)
-    assert "minus 128" in samples.notes[0]
-
-    np.save(tmp_path / "pixels.npy", picture().transpose(2, 0, 1)[None])
-    error = refused(tmp_path / "pixels.npy", [NCHW], preparation=preparation)
-    assert "takes pixels -128" in error.message
-    assert "array.astype(numpy.float32) -128" in error.hint
+    offsets = np.array([1, 2, 3], np.float32).reshape(3, 1, 1)
+    assert np.array_equal(samples.sample(0)["x"], (image() - offsets) * np.float32(2))
+    assert samples.notes == ("data of input 'x': float32, - mean [1, 2, 3], * scale 2",)
+    assert samples.digest != only(tmp_path, IMAGE).digest
 
 
-def test_an_integer_input_takes_pixels_and_nothing_else(tmp_path):
-    draw(tmp_path / "0.png", picture())
-    spec = TensorSpec(name="x", dtype="uint8", shape=(1, 6, 8, 3))
+def test_nothing_is_lost_before_it_is_computed_with(tmp_path):
+    spec = TensorSpec(name="x", dtype="int64", shape=(1, 2))
+    save(tmp_path / "0.npy", np.array([[1, 2**24 + 1]]))
 
-    found, _ = only(tmp_path, spec)
-    np.testing.assert_array_equal(found, picture()[None])
-    assert found.dtype == np.uint8
-    with pytest.raises(DataError, match="cannot hold what the image becomes"):
-        only(tmp_path, spec, mean="127.5")
+    error = refused(tmp_path, [spec], preparation=Preparation(offset=(1.0,)))
 
-
-def test_what_is_no_image_is_a_clear_error(tmp_path):
-    (tmp_path / "0.png").write_bytes(b"\x89PNG\r\n\x1a\nnonsense")
-    error = refused(tmp_path, [NCHW])
-    assert "cannot be read as an image" in error.message
-    spec = TensorSpec(name="x", dtype="float32", shape=(1, 10))
-    draw(tmp_path / "0.png", picture())
-    assert "takes 1x10" in refused(tmp_path, [spec]).message
-    with pytest.raises(UsageError, match="which is no image"):
-        open_samples(tmp_path, [TensorSpec(name="x", dtype="float32", shape=(10,))])
+    assert "int64 values in the file would change: 16777217 at [0, 1]" in error.message
+    half = TensorSpec(name="x", dtype="float16", shape=(1, 2))
+    save(tmp_path / "0.npy", np.array([[1.0, 3.0]], np.float32))
+    samples = only(tmp_path, half, scale=(0.1,))
+    # 0.1 in float32, multiplied there, and rounded once to float16.
+    assert samples.sample(0)["x"].tolist() == [[0.0999755859375, 0.300048828125]]
 
 
-def test_without_pillow_the_remedy_is_named(tmp_path, monkeypatch):
-    draw(tmp_path / "0.png", picture())
-    real = builtins.__import__
+def test_numbers_are_for_image_inputs_where_there_are_several(tmp_path):
+    other = TensorSpec(name="y", dtype="float32", shape=(1, 2))
+    np.savez(tmp_path / "0.npz", x=image(), y=np.ones((1, 2), np.float32))
 
-    def without(name, *args, **options):
-        if name.startswith("PIL"):
-            raise ImportError(name)
-        return real(name, *args, **options)
+    samples = open_samples(tmp_path, [IMAGE, other], preparation=Preparation(scale=(2.0,)))
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError) as caught:
-        open_samples(tmp_path, [NCHW])
+    assert np.array_equal(samples.sample(0)["x"], image() * 2)
+    assert (samples.sample(0)["y"] == 1).all()
+    np.savez(tmp_path / "0.npz", x=np.ones((1, 2), np.float32), y=np.ones((1, 2), np.float32))
+    specs = [TensorSpec(name="x", dtype="float32", shape=(1, 2)), other]
+    with pytest.raises(UsageError, match="are for inputs of four dimensions"):
+        open_samples(tmp_path, specs, preparation=Preparation(scale=(2.0,)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": (1.0, 2.0)}, "--mean has 2 values, and the input 3 channels"),
+        ({"color": "hsv"}, "no such color"),
+        ({"layout": "chwn"}, "no such layout"),
+        ({"resize": (0, 5)}, "is no size of images"),
+        ({"resize": "big"}, "is no size of images"),
+        ({"scale": (np.inf,)}, "the scale is not finite"),
+        ({"color": "bgr"}, "--color is for images, and the data hold none"),
+        ({"resize": "model"}, "--resize is for images, and the data hold none"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, options, message):
+    save(tmp_path / "0.npy", image())
+
+    with pytest.raises(UsageError, match=message):
+        only(tmp_path, IMAGE, **options)
+
+
+def test_a_layout_that_cannot_be_told_is_asked_for(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels(shape=(3, 3, 3)))
+    spec = TensorSpec(name="x", dtype="float32", shape=(1, 3, 3, 3))
+
+    assert "Give --layout nchw or --layout nhwc." in refused(tmp_path, [spec]).hint
+    assert np.array_equal(
+        only(tmp_path, spec, layout="nhwc").sample(0)["x"][0], pixels(shape=(3, 3, 3))
+    )
+
+
+def test_images_for_what_is_no_image_input(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels())
+
+    for shape, message in (
+        ((1, 60), "images are given, and it has 2 dimensions"),
+        ((8, 3, 4, 5), "images are given, and its batch is 8"),
+        ((1, 4, 4, 5), "does not tell whether it is NCHW or NHWC"),
+    ):
+        spec = TensorSpec(name="x", dtype="float32", shape=shape)
+        assert message in refused(tmp_path, [spec]).message
+    assert (
+        "gray images have 1 channels, and the input has 3"
+        in refused(tmp_path, [IMAGE], preparation=Preparation(color="gray")).message
+    )
+
+
+def test_two_images_of_one_name_are_not_mixed_up(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.bmp", pixels())
+    draw(pillow, tmp_path / "0.png", pixels(1))
+
+    assert "called like '0.bmp'" in refused(tmp_path, [IMAGE]).message
+
+
+def test_a_damaged_image_is_a_clear_error(tmp_path, pillow):
+    content = draw(pillow, tmp_path / "0.png", pixels()).read_bytes()
+    (tmp_path / "0.png").write_bytes(content[:60])
+    assert "cannot be read as an image" in refused(tmp_path, [IMAGE]).message
+
+    (tmp_path / "0.png").write_bytes(b"no image")
+    assert "cannot be read as an image" in refused(tmp_path, [IMAGE]).message
+
+
+def test_a_png_that_claims_too_much_takes_no_memory(tmp_path, pillow):
+    # Found by the fuzzer: the decoder asked the file for the 64 MB that a chunk claimed to have.
+    content = bytearray(draw(pillow, tmp_path / "0.png", pixels()).read_bytes())
+    content[content.index(b"IDAT") - 4] = 4
+    (tmp_path / "0.png").write_bytes(content)
+    only(tmp_path, IMAGE)
+
+    tracemalloc.start()
+    samples = only(tmp_path, IMAGE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    # The pixels are whole, and so readable; buffers of the decoder are far below this.
+    assert np.array_equal(samples.sample(0)["x"][0], pixels().transpose(2, 0, 1))
+    assert peak < 4_000_000
+
+
+def test_an_image_beyond_all_networks_is_refused_unread(tmp_path, pillow):
+    pillow.new("1", (20_000, 20_000)).save(tmp_path / "0.png")
+
+    error = refused(tmp_path, [IMAGE], preparation=Preparation(resize="model"))
+
+    assert "400000000 pixels" in error.message
+
+
+def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
+    (tmp_path / "0.png").write_bytes(b"anything")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    with pytest.raises(UsageError, match="Pillow, which is not installed") as caught:
+        only(tmp_path, IMAGE)
     assert caught.value.hint == "pip install 'hbdebug[images]'"
+
+
+# Image inputs of the chip, which take pixels minus 128.
+
+
+def test_images_become_minus_128_where_the_input_wants_it(tmp_path, pillow):
+    draw(pillow, tmp_path / "0.png", pixels())
+
+    samples = only(tmp_path, NHWC, input_types={"x": "BGR_128"})
+
+    assert np.array_equal(samples.sample(0)["x"][0], pixels()[..., ::-1].astype(np.float32) - 128)
+    (note,) = samples.notes
+    assert note == (
+        "images of input 'x': RGB->BGR, float32, + offset -128 (the input's type is BGR_128), "
+        "batch dimension"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "color"),
+    [("RGB_128", "RGB"), ("GRAY_255", "gray"), ("YUV_BT601_FULL_RANGE_128", "YUV444"),
+     ("FEATURE_255", "RGB")],
+)  # fmt: skip
+def test_the_color_follows_from_the_type(tmp_path, pillow, kind, color):
+    draw(pillow, tmp_path / "0.png", pixels())
+    spec = GRAY if kind.startswith("GRAY") else IMAGE
+
+    notes = only(tmp_path, spec, input_types={"x": kind}).notes
+
+    assert color in notes[0]
+    assert ("-128" in notes[0]) == kind.endswith("_128")
+
+
+@pytest.mark.parametrize("kind", ["YUV444_128", "YUV_BT601_VIDEO_RANGE_128"])
+def test_a_color_that_is_not_certain_is_asked_for(tmp_path, pillow, kind):
+    draw(pillow, tmp_path / "0.png", pixels())
+
+    error = refused(tmp_path, [IMAGE], preparation=Preparation(input_types={"x": kind}))
+
+    assert kind in error.message
+    assert "--color yuv444" in error.hint
+
+
+def test_pixels_for_an_input_of_minus_128_are_refused_until_it_is_settled(tmp_path):
+    values = pixels(shape=(1, 3, 4, 5))
+    save(tmp_path / "bytes/0.npy", values)
+    save(tmp_path / "floats/0.npy", values.astype(np.float32))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/0.rgb").write_bytes(values.tobytes())
+
+    for folder, words in (("bytes", "uint8"), ("floats", "values up to 2"), ("raw", "uint8")):
+        dtypes = {"": "uint8"} if folder == "raw" else {}
+        asked = {"input_types": OF_128, "dtypes": dtypes}
+        error = refused(tmp_path / folder, [IMAGE], preparation=Preparation(**asked))
+        assert "takes pixels minus 128 (its type is RGB_128)" in error.message
+        assert words in error.message
+        assert "--offset -128" in error.hint
+
+        shifted = only(tmp_path / folder, IMAGE, offset=(-128.0,), **asked)
+        assert np.array_equal(shifted.sample(0)["x"], values.astype(np.float32) - 128)
+        plain = only(tmp_path / folder, IMAGE, offset=(0.0,), **asked)
+        assert np.array_equal(plain.sample(0)["x"], values)
+
+
+def test_data_that_are_minus_128_already_pass(tmp_path):
+    values = pixels(shape=(1, 3, 4, 5)).astype(np.float32) - 128
+    save(tmp_path / "0.npy", values)
+
+    samples = only(tmp_path, IMAGE, input_types=OF_128)
+
+    assert np.array_equal(samples.sample(0)["x"], values)
+    assert samples.notes == ()
+
+
+# Words of the command line.
+
+
+def test_options_are_parsed():
+    asked = parse_preparation(
+        dtypes=["uint8", "a=b=int8"], shapes=["1x3x4x5", "y=7"], resize="48x192", color="BGR",
+        layout="nhwc", offset="-128", mean="1,2.5,3", scale="0.5", split_batch=False,
+    )  # fmt: skip
+
+    assert asked == Preparation(
+        dtypes={"": "uint8", "a=b": "int8"}, shapes={"": (1, 3, 4, 5), "y": (7,)},
+        resize=(48, 192), color="bgr", layout="nhwc", offset=(-128.0,), mean=(1.0, 2.5, 3.0),
+        scale=(0.5,), split_batch=False,
+    )  # fmt: skip
+    assert parse_preparation() == Preparation()
+    assert Preparation(input_types=OF_128).asked() == {}
+    assert asked.asked()["resize"] == (48, 192)
+    assert asked.asked()["split_batch"] is False
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("resize", "48", "is no size of images"),
+        ("resize", "0x5", "is no size of images"),
+        ("mean", "1,,2", "is no list of numbers"),
+        ("scale", "x", "is no list of numbers"),
+        ("shapes", ["x=3,4"], "is no shape"),
+        ("offset", "nan", "the offset is not finite"),
+    ],
+)
+def test_options_that_cannot_be_read(option, text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_preparation(**{option: text})

@@ -1,20 +1,14 @@
-"""Calibration data: every layout is read alike, and every mistake is named before a run."""
+"""Every layout is read alike, in natural order, and what is no sample is named."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tracemalloc
 
 import numpy as np
 import pytest
-from numpy.lib import format as npy_format
 
-from hbdebug.errors import UsageError
-from hbdebug.samples import TensorSpec, open_samples
+from hbdebug.samples import Skipped, TensorSpec, open_samples
 from tests.samples.data import FIXTURES, IMAGE, LENGTH, image, length, refused, save
-
-# Layouts.
 
 
 def test_samples_come_in_natural_order_with_their_names(calib):
@@ -168,164 +162,180 @@ def test_the_real_classifier_data_open():
     assert all(np.abs(arrays["x"]).max() <= 1 for _, arrays in samples)
 
 
-# Limits, digest, memory.
+def test_a_missing_path_is_said_before_anything_else(tmp_path):
+    # Another tool aborted with UNREACHABLE when its calibration table was not there.
+    error = refused(tmp_path / "calib", [IMAGE])
+
+    assert error.exit_code == 4
+    assert error.where == str(tmp_path / "calib")
+    assert error.message == "there is no such file or folder"
+    assert "The model wants x (float32[1,3,4,5])." in error.hint
 
 
-def test_a_limit_takes_the_first_in_natural_order(calib):
-    samples = open_samples(calib, [IMAGE], limit=3)
+def test_an_empty_folder(tmp_path):
+    (tmp_path / ".DS_Store").touch()
 
-    assert samples.names == ("0", "1", "2")
-    assert (len(samples), samples.found) == (3, 12)
-    assert open_samples(calib, [IMAGE], limit=1).names == ("0",)
+    assert refused(tmp_path, [IMAGE]).message == "the folder is empty"
 
 
-def test_a_limit_above_what_is_there_uses_all_and_shows_it(calib):
-    samples = open_samples(calib, [IMAGE], limit=99)
+def test_a_folder_of_an_input_without_files(tmp_path):
+    save(tmp_path / "x/0.npy", image())
+    (tmp_path / "length").mkdir()
 
-    assert (len(samples), samples.found) == (12, 12)
+    error = refused(tmp_path, [IMAGE, LENGTH])
 
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_below_one_is_a_usage_error(calib, limit):
-    with pytest.raises(UsageError, match=f"{limit} samples asked for"):
-        open_samples(calib, [IMAGE], limit=limit)
+    assert error.message == "no .npy file, image or raw file for input 'length'"
+    assert error.where == str(tmp_path / "length")
 
 
-def test_what_lies_beyond_the_limit_is_not_read(calib):
-    (calib / "x/11.npy").write_bytes(b"damaged")
+def test_a_missing_input_is_named_with_what_is_there(tmp_path):
+    save(tmp_path / "x/0.npy", image())
+    save(tmp_path / "lenght/0.npy", length())
 
-    assert len(open_samples(calib, [IMAGE], limit=11)) == 11
-    assert refused(calib, [IMAGE], limit=12).where.endswith("11.npy (sample '11')")
+    error = refused(tmp_path, [IMAGE, LENGTH])
 
-
-def test_the_digest_follows_content_names_and_order(calib, tmp_path):
-    original = open_samples(calib, [IMAGE]).digest
-    copied = shutil.copytree(calib, tmp_path / "copy")
-    assert open_samples(copied, [IMAGE]).digest == original
-    assert open_samples(copied, [IMAGE], limit=11).digest != original
-
-    changed = image(5)
-    changed[0, 2, 3, 4] = np.nextafter(changed[0, 2, 3, 4], np.float32(2))
-    save(copied / "x/5.npy", changed)
-    assert open_samples(copied, [IMAGE]).digest != original
-
-    save(copied / "x/5.npy", image(5))
-    assert open_samples(copied, [IMAGE]).digest == original
-    (copied / "x/5.npy").rename(copied / "x/05.npy")
-    assert open_samples(copied, [IMAGE]).digest != original
+    assert error.message == "no folder for input 'length'"
+    assert "The model wants x (float32[1,3,4,5]), length (int64[1,?])." in error.hint
+    assert "Folders found: 'lenght', 'x'." in error.hint
+    assert "If 'lenght' is meant, rename it to 'length'." in error.hint
 
 
-def test_the_digest_is_that_of_what_the_model_receives(tmp_path):
-    save(tmp_path / "wide/0.npy", image().astype(np.float64))
-    save(tmp_path / "archive/0.npz", {"x": np.asfortranarray(image())})
-    save(tmp_path / "plain/x/0.npy", image())
+def test_the_only_folder_is_offered_for_the_only_input(tmp_path):
+    save(tmp_path / "data/0.npy", image())
 
-    digests = {
-        open_samples(tmp_path / folder, [IMAGE]).digest for folder in ("wide", "archive", "plain")
-    }
+    error = refused(tmp_path, [IMAGE])
 
-    assert len(digests) == 1
+    assert "If 'data' is meant, rename it to 'x'." in error.hint
+    assert f"Or give {tmp_path / 'data'}." in error.hint
+    assert len(open_samples(tmp_path / "data", [IMAGE])) == 1
 
 
-def test_memory_does_not_grow_with_the_number_of_samples(tmp_path):
-    spec = TensorSpec(name="x", dtype="float32", shape=(1, 3, 100, 100))
-    for index in range(40):
-        save(tmp_path / f"{index}.npy", np.full((1, 3, 100, 100), index, np.float32))
+def test_nothing_is_suggested_when_nothing_is_close(tmp_path):
+    save(tmp_path / "aaa/0.npy", image())
+    save(tmp_path / "bbb/0.npy", image())
 
-    def peak(limit):
-        tracemalloc.start()
-        samples = open_samples(tmp_path, [spec], limit=limit)
-        total = sum(float(arrays["x"][0, 0, 0, 0]) for _, arrays in samples)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert total == sum(range(limit))
-        return peak
+    error = refused(tmp_path, [IMAGE, LENGTH])
 
-    peak(4)
-    # A sample is 120 kB; names and paths of 36 more samples are far below that.
-    assert peak(40) - peak(4) < 120_000
+    assert error.message == "no folder for input 'x', 'length'"
+    assert "rename" not in error.hint
+    assert "Or give" not in error.hint
 
 
-# Conversions that change no value.
+def test_a_folder_given_one_level_too_high(calib):
+    error = refused(calib.parent, [IMAGE])
+
+    assert error.message == "the folders of the inputs are inside 'calib'"
+    assert error.hint == f"Give {calib}."
 
 
-@pytest.mark.parametrize(
-    ("dtype", "values", "want"),
-    [
-        ("float64", [0.5, -3.25, 2.0**100], "float32"),
-        ("float16", [0.1, 65504, -0.0], "float32"),
-        (">f4", [0.1, -2.0], "float32"),
-        ("uint8", [0, 255], "float32"),
-        ("bool", [0, 1], "float32"),
-        ("int64", [-(2**24), 2**24], "float32"),
-        ("int64", [-(2**53), 2**53], "float64"),
-        ("int32", [-(2**31), 2**31 - 1], "int64"),
-        ("uint64", [0, 2**63 - 1], "int64"),
-        ("int64", [-128, 127], "int8"),
-        ("float32", [-128.0, 127.0], "int8"),
-        ("float16", [0.0, 65504.0], "int64"),
-        ("float64", [0.0, 2.0**62], "int64"),
-        ("uint8", [0, 1], "bool"),
-        ("float32", [0.0, 1.0], "bool"),
-    ],
-)
-def test_a_dtype_is_converted_when_no_value_changes(tmp_path, dtype, values, want):
-    save(tmp_path / "0.npy", np.array(values, dtype))
-    spec = TensorSpec(name="x", dtype=want, shape=(None,))
+def test_a_folder_in_use_is_not_offered_again(tmp_path):
+    save(tmp_path / "x/0.npy", image())
 
-    array = open_samples(tmp_path, [spec]).sample(0)["x"]
+    error = refused(tmp_path, [IMAGE, dataclasses.replace(IMAGE, name="xx")])
 
-    assert array.dtype == np.dtype(want)
-    assert array.dtype.isnative
-    assert [value.item() for value in array] == np.array(values, dtype).tolist()
+    assert error.message == "no folder for input 'xx'"
+    assert "rename" not in error.hint
 
 
-@pytest.mark.parametrize(
-    ("dtype", "values", "want", "changed"),
-    [
-        ("float64", [0.5, 0.1], "float32", "0.1 at [1]"),
-        ("float64", [1e300], "float32", "1e+300 at [0]"),
-        ("float32", [70000.0], "float16", "70000.0 at [0]"),
-        ("int64", [0, 2**24 + 1], "float32", "16777217 at [1]"),
-        ("int64", [2**63 - 1], "float64", "9223372036854775807 at [0]"),
-        ("uint64", [2**64 - 1], "float32", "18446744073709551615 at [0]"),
-        ("uint64", [2**63], "int64", "9223372036854775808 at [0]"),
-        ("int8", [-1], "uint8", "-1 at [0]"),
-        ("int64", [128], "int8", "128 at [0]"),
-        ("float32", [127.0, 128.0], "int8", "128.0 at [1]"),
-        ("float32", [1.0, 1.5], "int64", "1.5 at [1]"),
-        ("float64", [2.0**63], "int64", "9.223372036854776e+18 at [0]"),
-        ("float32", [np.nan], "int64", "nan at [0]"),
-        ("float32", [-1.0], "uint8", "-1.0 at [0]"),
-        ("uint8", [0, 2], "bool", "2 at [1]"),
-        ("float32", [0.5], "bool", "0.5 at [0]"),
-    ],
-)
-def test_a_dtype_is_refused_when_a_value_would_change(tmp_path, dtype, values, want, changed):
-    save(tmp_path / "0.npy", np.array(values, dtype))
-
-    error = refused(tmp_path, [TensorSpec(name="x", dtype=want, shape=(None,))])
-
-    assert error.message == (
-        f"input 'x' is {want}, and {dtype} values in the file would change: {changed}"
+def test_long_lists_of_names_are_cut(tmp_path):
+    for index in range(5):
+        (tmp_path / f"{index}.txt").touch()
+    assert refused(tmp_path, [IMAGE]).message.endswith(
+        "'0.txt', '1.txt', '2.txt', '3.txt', '4.txt'"
     )
-    assert f"astype(numpy.{want})" in error.hint
+
+    (tmp_path / "5.txt").touch()
+    assert refused(tmp_path, [IMAGE]).message.endswith("'4.txt' and 1 more")
 
 
-def test_both_versions_of_the_header_are_read(tmp_path):
-    for version in ((1, 0), (2, 0)):
-        with (tmp_path / "0.npy").open("wb") as stream:
-            npy_format.write_array(stream, image(), version=version)
+def test_plain_npy_files_do_not_do_for_several_inputs(tmp_path):
+    save(tmp_path / "0.npy", image())
 
-        assert np.array_equal(open_samples(tmp_path, [IMAGE]).sample(0)["x"], image())
+    for path in (tmp_path, tmp_path / "0.npy"):
+        error = refused(path, [IMAGE, LENGTH])
+        assert error.message == "the files hold one array each, and the model has 2 inputs"
+        assert "a folder for each input" in error.hint
 
 
-def test_fortran_order_is_undone(tmp_path):
-    array = np.asfortranarray(image())
-    save(tmp_path / "0.npy", array)
-    assert b"'fortran_order': True" in (tmp_path / "0.npy").read_bytes()
+@pytest.mark.parametrize("stray", ["README.txt", "x/manifest.json", "x/3.npz", "other/0.npy"])
+def test_what_is_no_sample_is_refused_or_listed(calib, stray):
+    (calib / stray).parent.mkdir(exist_ok=True)
+    (calib / stray).write_bytes(b"anything")
+    named = "other" if stray.startswith("other") else stray
 
-    read = open_samples(tmp_path, [IMAGE]).sample(0)["x"]
+    error = refused(calib, [IMAGE])
+    samples = open_samples(calib, [IMAGE], skip_bad=True)
 
-    assert read.flags.c_contiguous
-    assert np.array_equal(read, array)
+    assert error.where == str(calib / named)
+    assert "--skip-bad" in error.hint
+    assert [skipped.name for skipped in samples.skipped] == [named]
+    assert len(samples) == samples.found == 12
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_what_is_no_sample_in_a_flat_folder(tmp_path, suffix):
+    for index in range(2):
+        save(tmp_path / f"{index}{suffix}", image(index) if suffix == ".npy" else {"x": image()})
+    (tmp_path / "labels.csv").touch()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".gitignore").touch()
+
+    error = refused(tmp_path, [IMAGE])
+    samples = open_samples(tmp_path, [IMAGE], skip_bad=True)
+
+    assert error.message == f"is no sample: not {suffix}, as the samples are; nor is 'notes'"
+    assert [skipped.name for skipped in samples.skipped] == ["labels.csv", "notes"]
+    assert samples.names == ("0", "1")
+
+
+def test_hidden_files_are_passed_over(calib):
+    (calib / ".gitignore").touch()
+    (calib / "x/.DS_Store").touch()
+
+    assert open_samples(calib, [IMAGE]).skipped == ()
+
+
+def test_npz_files_beside_npy_files_are_not_mixed_in(tmp_path):
+    save(tmp_path / "0.npy", image())
+    save(tmp_path / "1.npz", {"x": image()})
+
+    assert refused(tmp_path, [IMAGE]).where == str(tmp_path / "1.npz")
+
+
+def test_a_sample_without_a_partner_is_named(tmp_path):
+    for index in range(3):
+        save(tmp_path / "x" / f"{index}.npy", image(index))
+        if index != 1:
+            save(tmp_path / "length" / f"{index}.npy", length(index))
+
+    error = refused(tmp_path, [IMAGE, LENGTH])
+    samples = open_samples(tmp_path, [IMAGE, LENGTH], skip_bad=True)
+
+    assert error.message == "no file for input 'length'"
+    assert error.where == f"{tmp_path / 'x/1.npy'} (sample '1')"
+    assert samples.names == ("0", "2")
+    assert samples.found == 3
+    assert samples.skipped == (Skipped(name="1", reason="no file for input 'length'"),)
+
+
+def test_a_key_missing_from_an_archive_is_named(tmp_path):
+    save(tmp_path / "0.npz", {"x": image(), "Length": length()})
+
+    error = refused(tmp_path, [IMAGE, LENGTH])
+
+    assert error.message == "no array for input 'length'"
+    assert "It holds 'x', 'Length'." in error.hint
+    assert "If 'Length' is meant, rename it to 'length'." in error.hint
+
+
+def test_a_key_of_no_input_is_refused_or_listed(tmp_path):
+    for index in range(3):
+        save(tmp_path / f"{index}.npz", {"x": image(index), "label": np.zeros(1)})
+
+    error = refused(tmp_path, [IMAGE])
+    samples = open_samples(tmp_path, [IMAGE], skip_bad=True)
+
+    assert error.message == "arrays that are no input of the model: 'label'"
+    assert len(samples) == 3
+    assert [skipped.name for skipped in samples.skipped] == ["label"]
+    assert "in 3 of the files" in samples.skipped[0].reason

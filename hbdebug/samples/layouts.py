@@ -1,73 +1,36 @@
-"""Where samples lie on disk: folders, files, and what among them is no sample."""
+"""Where the samples are: the layouts of calibration data, and what is no sample in them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from hbdebug.errors import DataError
-from hbdebug.samples.matching import match, meant
-from hbdebug.samples.parts import kind_of
-from hbdebug.samples.spec import Skipped, listed, wanted_inputs
+from hbdebug.samples.sources import kind_of
+from hbdebug.samples.specs import Skipped, listed, meant, sanitise, wanted_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hbdebug.samples.spec import TensorSpec
+    from hbdebug.samples.specs import TensorSpec
 
-    Files: TypeAlias = Mapping[str, Path]
+    Parts: TypeAlias = Mapping[str, Path]
 
-# Suffixes of raw files, as the toolchain's documentation and its users call them.
-_RAW = frozenset(
-    {
-        ".bgr",
-        ".bgrchw",
-        ".bin",
-        ".data",
-        ".f32",
-        ".feature",
-        ".gray",
-        ".nv12",
-        ".raw",
-        ".rgb",
-        ".rgbchw",
-        ".rgbhwc",
-        ".yuv",
-        ".yuv444",
-    }
-)
-
-# Suffixes of what lies about in folders and is never data.
-_TEXT = frozenset(
-    {
-        "",
-        ".cfg",
-        ".csv",
-        ".html",
-        ".ini",
-        ".json",
-        ".log",
-        ".md",
-        ".onnx",
-        ".pdf",
-        ".py",
-        ".sh",
-        ".toml",
-        ".txt",
-        ".xml",
-        ".yaml",
-        ".yml",
-    }
-)
-
-# In a folder with several kinds of files, the samples are of the first of these.
-_KINDS = ("npy", "npz", "image", "raw")
-_KINDS_OF_ONE_INPUT = ("npy", "image", "raw")
+# In this order where there are equally many.
+_KINDS = (".npy", ".npz", "image", "raw")
 
 
-def find(root: Path, specs: Sequence[TensorSpec]) -> tuple[dict[str, Files], list[Skipped]]:
-    """Tell the layout; return sample name -> input -> file, in order, and what is no sample."""
+def find(root: Path, specs: Sequence[TensorSpec]) -> tuple[dict[str, Parts], list[Skipped]]:
+    """Tell the layout of calibration data.
+
+    Returns:
+        Sample name -> input -> file, in natural order; and what is no sample.
+
+    Raises:
+        DataError: There is no sample, or an input has none.
+    """
     if not root.exists():
         raise DataError(
             "there is no such file or folder",
@@ -77,75 +40,66 @@ def find(root: Path, specs: Sequence[TensorSpec]) -> tuple[dict[str, Files], lis
         )
     if not root.is_dir():
         return _single_file(root, specs), []
-    entries = _entries(root)
     matched = _match_folders(root, specs)
     if matched:
         return _by_folder(root, matched, specs)
-    files = _of_one_kind(entries, _KINDS)
+    entries = _entries(root)
+    files, reasons = _pick(entries, _KINDS)
     if not files:
         raise _nothing_found(root, entries, specs)
-    if kind_of(files[0]) != "npz" and len(specs) > 1:
+    if kind_of(files[0]) != ".npz" and len(specs) > 1:
         raise _one_array_only(root, specs)
-    known = set(files)
-    reason = f"not {_called(files[0])}, as the samples are"
-    strays = [_stray(root, entry, reason) for entry in entries if entry not in known]
+    strays = [_stray(root, entry, reason) for entry, reason in reasons.items()]
     return {file.stem: {spec.name: file for spec in specs} for file in files}, strays
 
 
-def _of_one_kind(entries: Sequence[Path], kinds: Sequence[str]) -> list[Path]:
-    """Return the files that are samples: those of the first kind that there is.
-
-    Raises:
-        DataError: Two of them differ in their suffixes only.
-    """
-    # A link to nowhere is a file that cannot be read.
-    files = [entry for entry in entries if not entry.is_dir()]
-    for kind in kinds:
-        found = [file for file in files if kind_of(file) == kind]
-        if kind == "raw":
-            found = _raw_files(found)
-        stems: dict[str, Path] = {}
-        for file in found:
-            twin = stems.setdefault(file.stem, file)
-            if twin != file:
-                raise DataError(
-                    f"{twin.name} and {file.name} would be one sample",
-                    where=str(file.parent),
-                    hint="Keep one file of each name.",
-                )
-        if found:
-            return found
-    return []
-
-
-def _raw_files(files: Sequence[Path]) -> list[Path]:
-    """Return the files that can be raw ones: their suffix says so, or all have a strange one."""
-    known = [file for file in files if file.suffix.lower() in _RAW]
-    suffixes = {file.suffix.lower() for file in files}
-    return known or (list(files) if len(suffixes) == 1 and not suffixes & _TEXT else [])
-
-
-def _called(file: Path) -> str:
+def _single_file(file: Path, specs: Sequence[TensorSpec]) -> dict[str, Parts]:
     kind = kind_of(file)
-    return {"image": "an image", "raw": "raw data"}.get(kind, f".{kind}")
-
-
-def _single_file(file: Path, specs: Sequence[TensorSpec]) -> dict[str, Files]:
-    if kind_of(file) == "raw" and file.suffix.lower() not in _RAW:
+    if not kind:
         raise DataError(
             "neither a folder nor a file of samples",
             where=str(file),
-            hint="Give a folder, or a .npy, .npz or image file; a raw file must be called .bin, "
-            ".raw or the like.",
+            hint="Give a folder, or a .npy, .npz, image or raw file (.bin, .rgb, .f32, ...).",
         )
-    if kind_of(file) != "npz" and len(specs) > 1:
+    if kind != ".npz" and len(specs) > 1:
         raise _one_array_only(file, specs)
     return {file.stem: {spec.name: file for spec in specs}}
 
 
+def _pick(entries: Sequence[Path], kinds: Sequence[str]) -> tuple[list[Path], dict[Path, str]]:
+    """Choose the samples in a folder: most are of one kind, and raw files of one suffix.
+
+    Returns:
+        The samples, and for every other entry why it is none.
+    """
+    by_kind: dict[str, list[Path]] = {kind: [] for kind in kinds}
+    for entry in entries:
+        # A link to nowhere was meant to be something.
+        if not entry.is_dir() and kind_of(entry) in by_kind:
+            by_kind[kind_of(entry)].append(entry)
+    kind = max(kinds, key=lambda key: len(by_kind[key]))
+    files, what = by_kind[kind], kind
+    if kind == "raw" and files:
+        what = Counter(entry.suffix for entry in files).most_common(1)[0][0]
+        files = [entry for entry in files if entry.suffix == what]
+    what = "an image" if kind == "image" else what
+    first: dict[str, Path] = {}
+    for entry in files:
+        first.setdefault(entry.stem, entry)
+    chosen = set(first.values())
+    reasons = {
+        entry: f"called like '{first[entry.stem].name}', which is the sample '{entry.stem}'"
+        if entry in files
+        else f"not {what}, as the samples are"
+        for entry in entries
+        if entry not in chosen
+    }
+    return list(first.values()), reasons
+
+
 def _by_folder(
     root: Path, matched: Mapping[str, Path], specs: Sequence[TensorSpec]
-) -> tuple[dict[str, Files], list[Skipped]]:
+) -> tuple[dict[str, Parts], list[Skipped]]:
     """Pair the files of the inputs' folders by stem, and collect whatever else is in there."""
     missing = [spec.name for spec in specs if spec.name not in matched]
     if missing:
@@ -156,28 +110,27 @@ def _by_folder(
     pending = [root]
     while pending:
         folder = pending.pop()
-        entries = _entries(folder)
-        files = _of_one_kind(entries, _KINDS_OF_ONE_INPUT) if folder in owners else []
-        chosen = set(files)
-        what = _called(files[0]) if files else "a .npy file"
-        for entry in entries:
-            if entry.is_dir():
-                # A folder inside the folder of an input may be the folder of another one.
-                if any(owned.is_relative_to(entry) for owned in owners):
-                    pending.append(entry)
-                else:
-                    strays.append(_stray(root, entry, "a folder with the name of no input"))
-            elif entry in chosen:
-                found.setdefault(entry.stem, {})[owners[folder]] = entry
+        files = []
+        for entry in _entries(folder):
+            # A folder inside the folder of an input may be the folder of another one.
+            if entry.is_dir() and any(owned.is_relative_to(entry) for owned in owners):
+                pending.append(entry)
+            elif entry.is_dir():
+                strays.append(_stray(root, entry, "a folder with the name of no input"))
+            elif folder in owners:
+                files.append(entry)
             else:
-                strays.append(_stray(root, entry, f"not {what} in the folder of an input"))
+                strays.append(_stray(root, entry, "not in the folder of an input"))
+        chosen, reasons = _pick(files, [kind for kind in _KINDS if kind != ".npz"])
+        for entry in chosen:
+            found.setdefault(entry.stem, {})[owners[folder]] = entry
+        strays += [_stray(root, entry, reason) for entry, reason in reasons.items()]
     for name, folder in matched.items():
         if not any(name in parts for parts in found.values()):
             raise DataError(
-                f"no data file for input '{name}'",
+                f"no .npy file, image or raw file for input '{name}'",
                 where=str(folder),
-                hint="Save one file per sample with numpy.save; raw files must be called .bin, "
-                ".raw or the like.",
+                hint="Save one file per sample with numpy.save.",
             )
     return {stem: found[stem] for stem in sorted(found, key=_natural)}, strays
 
@@ -198,6 +151,29 @@ def _match_folders(root: Path, specs: Sequence[TensorSpec]) -> dict[str, Path]:
     return {name: folders[key] for name, key in matched.items()}
 
 
+def match(names: Sequence[str], keys: Sequence[str], *, where: Path) -> dict[str, str]:
+    """Pair names with keys: equal ones first, then those whose sanitised forms are equal.
+
+    Raises:
+        DataError: A key can be meant for more than one name, or the other way round.
+    """
+    matched = {name: name for name in names if name in keys}
+    for name in names:
+        if name in matched:
+            continue
+        fits = [key for key in keys if key not in matched and sanitise(key) == sanitise(name)]
+        rivals = [other for other in names if sanitise(other) == sanitise(name)]
+        rivals = [other for other in rivals if other not in keys]
+        if fits and len(fits) + len(rivals) > 2:
+            raise DataError(
+                f"{listed(fits)} can be meant for input {listed(rivals)}",
+                where=str(where),
+                hint="Name each exactly as the input that it is for.",
+            )
+        matched.update(dict.fromkeys([name], fits[0]) if fits else {})
+    return matched
+
+
 def _entries(folder: Path) -> list[Path]:
     try:
         entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
@@ -215,13 +191,16 @@ def _natural(name: str) -> tuple[list[tuple[str, int]], str]:
     return list(zip(pieces[::2], numbers, strict=True)), name
 
 
+# What the user is told.
+
+
 def _stray(root: Path, entry: Path, reason: str) -> Skipped:
     return Skipped(name=str(entry.relative_to(root)), reason=reason)
 
 
 def _one_array_only(path: Path, specs: Sequence[TensorSpec]) -> DataError:
     return DataError(
-        f"files hold one array each, and the model has {len(specs)} inputs",
+        f"the files hold one array each, and the model has {len(specs)} inputs",
         where=str(path),
         hint="Make a folder for each input, with files of the same name for one sample. "
         f"{wanted_inputs(specs)}",
@@ -262,7 +241,7 @@ def _nothing_found(root: Path, entries: Sequence[Path], specs: Sequence[TensorSp
             hint=f"Put samples into it. {wanted_inputs(specs)}",
         )
     return DataError(
-        f"no samples among {listed([entry.name for entry in entries])}",
+        f"no sample among {listed([entry.name for entry in entries])}",
         where=str(root),
-        hint="Samples are .npy, .npz or image files, or raw ones called .bin, .raw or the like.",
+        hint="Samples are .npy, .npz, image or raw files (.bin, .rgb, .f32, ...).",
     )

@@ -1,14 +1,16 @@
-"""What a model takes, and words about it."""
+"""What a model wants of its data, what was left out, and the words to say so."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hbdebug.errors import ModelError, UnsupportedError
-from hbdebug.npy import describe
+from hbdebug.npy import Want, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,20 +24,18 @@ class TensorSpec:
         name: Tensor name.
         dtype: NumPy dtype name, such as ``float32``.
         shape: One entry per dimension; None where the size is not fixed by the model.
-        batched: Whether an open first dimension is known to count samples, by its name or because
-            the tensor is an image. One of length 1 counts them anyway.
+        leading: What the model calls its first dimension, such as ``batch``; empty if nothing.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    batched: bool = False
+    leading: str = field(default="", compare=False)
 
     @property
-    def counts_samples(self) -> bool:
-        """Whether the first dimension is the batch."""
-        first = self.shape[:1]
-        return first == (1,) or (self.batched and bool(first))
+    def want(self) -> Want:
+        """The same, as arrays are checked against it."""
+        return Want(what=f"input '{self.name}'", dtype=self.dtype, shape=self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +55,8 @@ def require_readable_types(specs: Sequence[TensorSpec]) -> None:
     """Check that a model has inputs, and that files can hold what they take.
 
     Raises:
-        ModelError: There are no inputs.
-        UnsupportedError: An input takes what no file can hold.
+        ModelError: There is none.
+        UnsupportedError: As `require_readable_type`.
     """
     if not specs:
         raise ModelError("the model has no inputs, so no data can be given to it")
@@ -81,6 +81,11 @@ def require_readable_type(spec: TensorSpec) -> None:
         )
 
 
+def sanitise(name: str) -> str:
+    """Return a name as the vendor writes it to disk."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
+
+
 def listed(names: Sequence[str]) -> str:
     """Quote at most five names, and say how many more there are."""
     quoted = ", ".join(f"'{name}'" for name in names[:5])
@@ -91,3 +96,16 @@ def wanted_inputs(specs: Sequence[TensorSpec]) -> str:
     """Say in a sentence which inputs a model takes."""
     wants = ", ".join(f"{spec.name} ({describe(spec.dtype, spec.shape)})" for spec in specs)
     return f"The model wants {wants}."
+
+
+def meant(missing: Sequence[str], there: Sequence[str]) -> str:
+    """Suggest for each missing input what is there under a similar name, or as the only one."""
+    lower = {name.lower(): name for name in there}
+    pairs = []
+    for name in missing:
+        close = difflib.get_close_matches(name.lower(), lower, n=1)
+        if close:
+            pairs.append((name, lower[close[0]]))
+        elif len(there) == len(missing) == 1:
+            pairs.append((name, there[0]))
+    return "".join(f" If '{close}' is meant, rename it to '{name}'." for name, close in pairs)
