@@ -309,13 +309,17 @@ class Slicer:
         )
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            return onnxruntime.InferenceSession(content, options, providers=[self._provider])
+            session = onnxruntime.InferenceSession(content, options, providers=[self._provider])
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime {onnxruntime.__version__} cannot load it: {_first_line(error)}",
                 where=where,
                 hint="If the operator is newer than this ONNX Runtime, upgrade onnxruntime.",
             ) from error
+        # It keeps the message only to make itself anew on another provider, which is never asked.
+        session.disable_fallback()
+        session._model_bytes = None  # noqa: SLF001 - a copy of all weights otherwise
+        return session
 
 
 @functools.cache
