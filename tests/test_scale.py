@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 # Beyond the model itself and the budget: what Python and ONNX Runtime need to run anything, what
 # the allocators keep, and, for each node, a session of some 50 KiB that is not counted.
-FIXED = 192
+FIXED = 256
 PER_NODE = 0.1
 
 _PEAK = """
