@@ -19,7 +19,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hbdebug.costing import Costing
@@ -278,9 +278,10 @@ class Engine:
             outputs = run(number, inputs)
             return baseline.result()(outputs)
 
+        samples = self._profiled_by_first(samples)
         in_flight: list[list[Future[T]]] = []
         finished = first
-        with self._pool(self.jobs) as pool:
+        with self._pool(self._walks_at_once()) as pool:
             last = len(assignments) - 1
             jobs = [
                 pool.submit(self._run_of, assignment, leaves=index == last)
@@ -299,6 +300,23 @@ class Engine:
             for futures in in_flight:
                 yield from _evaluations(finished, futures)
                 finished += 1
+
+    def _profiled_by_first(
+        self, samples: Iterable[Mapping[str, NDArray[Any]]]
+    ) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Take the profile before anything runs beside it; return all samples."""
+        rest = iter(samples)
+        ahead = list(islice(rest, 1))
+        for inputs in ahead:
+            self.profile(inputs)
+        return chain(ahead, rest)
+
+    def _walks_at_once(self) -> int:
+        """Return how many walks of the whole model fit the budget side by side; at least one."""
+        if not self.walker.is_profiled:
+            return self.jobs
+        together, each = self._needs((), ())
+        return max(1, min(self.jobs, self.memory // max(1, together + each)))
 
     def schedule(
         self,
@@ -381,7 +399,8 @@ class Engine:
             default=0,
         )
         crossing_bytes = max(
-            sum(profile.bytes_of(name) for name in names) for names in self.crossing
+            sum(profile.bytes_of(name) for name in names)
+            for names in self.at("calibrated").crossing
         )
         alone = max((max(each.values(), default=0) for each in carried), default=0)
         outputs = sum(

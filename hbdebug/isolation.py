@@ -100,13 +100,11 @@ class IsolatedEngine(Engine):
     def profile(self, inputs: Mapping[str, NDArray[Any]]) -> Profile:
         """Have a worker walk the first sample; later calls return the first result."""
         del inputs
-        try:
-            return self.walker.measured_profile
-        except RuntimeError:
+        if not self.walker.is_profiled:
             tasks = [_Task(ProfileTask())]
             (found,) = (item for item in self._workers.run(tasks) if isinstance(item, Done))
             self.walker.adopt(cast("Profile", found.value))
-            return self.walker.measured_profile
+        return self.walker.measured_profile
 
     def whole(
         self,
@@ -122,8 +120,7 @@ class IsolatedEngine(Engine):
             RuntimeCrash: A worker died of it.
         """
         del samples
-        if not self._profiled:
-            self.profile({})
+        self.profile({})
         tasks = [
             _Task(
                 WholeTask(
@@ -182,14 +179,6 @@ class IsolatedEngine(Engine):
         for item in self._workers.run(tasks, plan=plan, failures=failures):
             if isinstance(item, Evaluation):
                 yield item
-
-    @property
-    def _profiled(self) -> bool:
-        try:
-            self.walker.measured_profile  # noqa: B018 - it raises when there is none
-        except RuntimeError:
-            return False
-        return True
 
 
 @dataclass(slots=True, eq=False)

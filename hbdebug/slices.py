@@ -202,7 +202,8 @@ class Slicer:
             ModelError: ONNX Runtime refuses the node; the message holds its words.
         """
         inner = set(_reads(node, quick=False)) - fed.keys() - {""}
-        graph = onnx.GraphProto(name=node.name or "node")
+        model = self._new_model(node.name or "node")
+        graph = model.graph
         graph.node.extend(_node_proto(op) for op in node.body)
         held: dict[str, NDArray[Any]] = {}
         for name in sorted(inner):
@@ -216,7 +217,11 @@ class Slicer:
         read = tuple(name for name in named if name in self._wanted)
         outputs = named if unread else read or named
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        session = self._session(graph, optimized=False, where=f"node {node.name} ({node.op_type})")
+        content = model.SerializeToString()
+        # The message goes before ONNX Runtime makes copies of what is in it.
+        del model, graph
+        where = f"node {node.name} ({node.op_type})"
+        session = self._session(content, optimized=False, where=where)
         return Runner(session, tuple(fed), outputs, held)
 
     def _add_constant(
@@ -254,7 +259,8 @@ class Slicer:
         Raises:
             ModelError: ONNX Runtime refuses the graph; the message holds its words.
         """
-        graph = onnx.GraphProto(name=f"from_{start}")
+        model = self._new_model(f"from_{start}")
+        graph = model.graph
         steps = self._model.steps
         nodes = (step for step in steps[start:] if not isinstance(step, Point))
         used = {name for node in nodes for name in _reads(node, quick=optimized)}
@@ -286,8 +292,10 @@ class Slicer:
         made = {name for step in steps[start:] for name in step.outputs}
         outputs = tuple(spec.name for spec in self._model.outputs if spec.name in made)
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        content = model.SerializeToString()
+        del model, graph
         where = f"the graph from step {start} on"
-        session = self._session(graph, optimized=optimized, where=where)
+        session = self._session(content, optimized=optimized, where=where)
         return Runner(session, inputs, outputs, held)
 
     def _handed_on(self, point: Point) -> NDArray[Any] | None:
@@ -320,12 +328,17 @@ class Slicer:
             self._protos[key] = [_node_proto(op) for op in _ops_of(node, quick=quick)]
         return self._protos[key]
 
-    def _session(self, graph: onnx.GraphProto, *, optimized: bool, where: str) -> Any:
-        import onnxruntime
-
-        model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph)
+    def _new_model(self, name: str) -> onnx.ModelProto:
+        """Return a message with an empty graph."""
+        model = onnx.ModelProto(ir_version=_IR_VERSION)
+        model.graph.name = name
         model.opset_import.append(onnx.OperatorSetIdProto(domain="", version=self._model.opset))
         model.opset_import.append(onnx.OperatorSetIdProto(domain="com.microsoft", version=1))
+        return model
+
+    def _session(self, content: bytes, *, optimized: bool, where: str) -> Any:
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -337,15 +350,17 @@ class Slicer:
         )
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            return onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=[self._provider]
-            )
+            session = onnxruntime.InferenceSession(content, options, providers=[self._provider])
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime {onnxruntime.__version__} cannot load it: {_first_line(error)}",
                 where=where,
                 hint="If the operator is newer than this ONNX Runtime, upgrade onnxruntime.",
             ) from error
+        # It keeps the message only to make itself anew on another provider, which is never asked.
+        session.disable_fallback()
+        session._model_bytes = None  # noqa: SLF001 - a copy of all weights otherwise
+        return session
 
 
 @functools.cache

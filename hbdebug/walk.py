@@ -145,6 +145,11 @@ class Walker:
         return self._late_drops if assignment.bypassed else self._drops
 
     @property
+    def is_profiled(self) -> bool:
+        """Whether `profile` has run."""
+        return self._profile is not None
+
+    @property
     def measured_profile(self) -> Profile:
         """The result of `profile`.
 
