@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import random
 import sys
@@ -193,5 +194,8 @@ def replay(seed: int, number: int) -> str:
 
 
 if __name__ == "__main__":
-    count, seed = (int(word) for word in sys.argv[1:3])
-    sys.stdout.write(f"{dict(fuzz(count, seed, memory=False))}\n")
+    parser = argparse.ArgumentParser(description="Try damaged data files.")
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    sys.stdout.write(f"{dict(fuzz(arguments.count, arguments.seed, memory=False))}\n")
