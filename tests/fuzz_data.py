@@ -1,6 +1,6 @@
 """Damaged calibration data: whatever lies in a file, it is a sample or a clear error.
 
-``python -m tests.fuzz_data 50000 7`` tries 50,000 files of seed 7 and says what came of them.
+``python -m tests.fuzz_data --count 50000 --seed 7`` tries so many files and says what came of them.
 """
 
 from __future__ import annotations
