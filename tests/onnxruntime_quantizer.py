@@ -148,7 +148,7 @@ def samples_for(model: onnx.ModelProto, count: int = 4, seed: int = 1):
 
 
 def float_run(model: onnx.ModelProto, sample):
-    """Run a float model as it is and return its outputs by name."""
+    """Run a model as it is, without optimizations, and return its outputs by name."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

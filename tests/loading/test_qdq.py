@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from hbdebug.engine import Engine
@@ -13,22 +12,16 @@ from hbdebug.model import Assignment
 from hbdebug.pipeline import sensitivity
 from tests import qdq_models
 from tests.models import save_samples
+from tests.onnxruntime_quantizer import float_run
 
 
 def plain_run(model: onnx.ModelProto, sample):
     """Run a file as it is: ONNX Runtime, no optimizations."""
-    model = onnx.ModelProto.FromString(model.SerializeToString())
-    for node in model.graph.node:
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in copy.graph.node:
         # ONNX Runtime refuses two nodes of one name, which nothing else depends on.
         node.name = ""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, sample), strict=True))
+    return float_run(copy, sample)
 
 
 @pytest.mark.parametrize("form", qdq_models.forms())
