@@ -38,15 +38,14 @@ def run_float(
     """
     import onnxruntime
 
-    if isinstance(model, (str, os.PathLike)):
-        source = where = os.fspath(model)
-    else:
-        source, where = model.SerializeToString(), "(in memory)"
+    where = os.fspath(model) if isinstance(model, (str, os.PathLike)) else "(in memory)"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
+        # protobuf serializes no more than 2 GB.
+        source = where if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         wanted = [item.name for item in session.get_inputs()]
         values = session.run(None, {name: inputs[name] for name in wanted})
