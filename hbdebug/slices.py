@@ -45,6 +45,9 @@ LARGE_CONSTANT = 1 << 20
 """Bytes from which on such a constant is shared. What to share must not depend on the budget: an
 operator that is fed its weight may round otherwise than one that owns it."""
 
+_PACKING = frozenset({"GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+"""Operators that ONNX Runtime rearranges constant operands for."""
+
 _IR_VERSION = 7
 
 # ONNX Runtime reports a failure as an exception; its own log would only repeat it on stderr.
@@ -172,6 +175,19 @@ class Slicer:
                 found.add(point.output)
         return frozenset(found)
 
+    @functools.cached_property
+    def unpacked(self) -> frozenset[str]:
+        """Tensors behind pairs that operators must not get as constants, if bits are to be kept.
+
+        ONNX Runtime packs a constant operand of `_PACKING` operators, and may sum in another order
+        then. In a QDQ model that is run as it is, the operand comes out of a DequantizeLinear, and
+        is not packed.
+        """
+        if not self._model.has_pairs:
+            return frozenset()
+        readers = (node for node in self._model.nodes if node.op_type in _PACKING)
+        return self._model.static.intersection(name for node in readers for name in node.inputs)
+
     def owned_bytes(self, names: Iterable[str]) -> int:
         """Return the bytes of those constants that a session has copies of."""
         return sum(
@@ -274,7 +290,7 @@ class Slicer:
         for step in (*static, *steps[start:]):
             if not isinstance(step, Point):
                 graph.node.extend(self._nodes_of(step, quick=optimized))
-            elif (constant := self._handed_on(step)) is not None:
+            elif (constant := self._handed_on(step, optimized=optimized)) is not None:
                 # Handing it on inside the session would copy it.
                 held[step.output] = constant
                 graph.input.append(_value_info(step.output, constant.dtype.name, constant.shape))
@@ -298,9 +314,10 @@ class Slicer:
         session = self._session(content, optimized=optimized, where=where)
         return Runner(session, inputs, outputs, held)
 
-    def _handed_on(self, point: Point) -> NDArray[Any] | None:
-        """Return the shared constant that a point passes on in float as it is; None for others."""
-        if point.output not in self.shared:
+    def _handed_on(self, point: Point, *, optimized: bool) -> NDArray[Any] | None:
+        """Return the constant that a point passes on as it is, to be fed; None for others."""
+        unpacked = not optimized and point.output in self.unpacked
+        if point.output not in self.shared and not unpacked:
             return None
         step: Step | None = point
         while isinstance(step, Point):

@@ -101,9 +101,8 @@ class Walker:
         self.watch: Watch | None = None
         self._slicer = slicer
         self._kept: Kept[Any] = Kept(kept)
-        self._fed_weights = tuple(
-            tuple(slicer.shared.intersection(step.inputs) & model.static) for step in model.steps
-        )
+        fed = (slicer.shared | slicer.unpacked) & model.static
+        self._fed_weights = tuple(tuple(fed.intersection(step.inputs)) for step in model.steps)
         self._output_names = tuple(spec.name for spec in model.outputs)
         self._drops = last_uses(model, self._output_names)
         self._late_drops = last_uses(model, self._output_names, around_points=True)

@@ -197,6 +197,26 @@ def clipped_integers():
     return b.proto()
 
 
+def products():
+    """Products with one row, whose sum ONNX Runtime orders by whether the weight is a constant."""
+    b = QdqModel()
+    x = b.pair(b.input("x", (1, 200)), 0.02)
+    y = b.node("MatMul", [x, b.stored("w", (200, 5), axis=1)], "matmul")
+    z = b.node("Gemm", [x, b.stored("v", (5, 200)), b.bias("c", 5)], "gemm", transB=1)
+    b.output(y)
+    b.output(z)
+    return b.proto()
+
+
+def recurrent():
+    """An LSTM with stored weights."""
+    b = QdqModel(14)
+    x = b.pair(b.input("x", (6, 1, 40)), 0.02)
+    w, r = b.stored("w", (1, 64, 40), axis=1), b.stored("r", (1, 64, 16), axis=1)
+    b.output(b.node("LSTM", [x, w, r], "lstm", hidden_size=16))
+    return b.proto()
+
+
 def seven_bits():
     """Seven bits of a type of eight, by a Clip between the two nodes (PyTorch's reduced range)."""
     b = QdqModel()
@@ -411,6 +431,8 @@ FORMS = {
     "dedicated_pairs": dedicated_pairs,
     "far_apart": far_apart,
     "clipped_integers": clipped_integers,
+    "products": products,
+    "recurrent": recurrent,
     "seven_bits": seven_bits,
     "per_channel_turned": per_channel_turned,
     "embedding": embedding,
