@@ -128,6 +128,50 @@ def test_three_stages_of_a_model_trained_with_fake_quantization_rank_alike(tmp_p
             assert (mine.name, mine.alone) == (theirs.name, theirs.alone)
 
 
+EXPORTS = FIXTURES / "exports"
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_fbgemm", "torch_qnnpack", "nncf_mixed", "nncf_performance"]
+)
+def test_what_other_exporters_write_equals_onnxruntime_bit_for_bit(name):
+    proto = onnx.load(str(EXPORTS / f"{name}.onnx"))
+    model = load(proto)
+    engine = Engine(model, jobs=1)
+    assert len(model.points) >= 7
+    assert {node.op_type for node in model.nodes} >= {"Conv", "Gemm"}
+
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        sample = {"x": random.normal(0, 1, (1, 3, 8, 8)).astype(np.float32)}
+        outputs = engine.forward(sample, Assignment.as_calibrated(model))
+        for output, expected in float_run(proto, sample).items():
+            np.testing.assert_array_equal(outputs[output], expected)
+
+
+def test_seven_bits_of_pytorch_are_limits_of_points_and_its_weights_are_in_float():
+    model = load(EXPORTS / "torch_fbgemm.onnx")
+    activations = [point for point in model.points if point.role == "activation"]
+    assert {(point.params.qmin, point.params.qmax) for point in activations} == {(0, 127)}
+    assert all(point.enabled for point in model.points)
+    assert "Clip" not in {node.op_type for node in model.nodes}
+
+
+def test_the_float_model_of_nncf_supplies_its_weights_and_corrected_biases_are_told(tmp_path):
+    random = np.random.default_rng(0)
+    samples = [{"x": random.normal(0, 1, (1, 3, 8, 8)).astype(np.float32)} for _ in range(8)]
+
+    result = sensitivity(
+        EXPORTS / "nncf_mixed.onnx",
+        save_samples(tmp_path, samples),
+        float_model=EXPORTS / "float.onnx",
+        suggest=False,
+    )
+
+    assert any("3 of 3 stored weights" in note for note in result.notes)
+    assert all(node.weights for node in result.nodes if node.op_type in {"Conv", "Gemm"})
+
+
 def test_weights_in_integers_are_said_to_be_unmeasurable(tmp_path):
     proto = attention()
     samples = samples_for(proto)
