@@ -88,6 +88,8 @@ class Twin:
         self._moved: dict[str, tuple[str, onnx.NodeProto]] = {}
         self._makers: dict[str, onnx.NodeProto] = {}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
+        # (tensor, whether a signed pair lies behind) -> whether nothing in it is negative.
+        self._complete: dict[tuple[str, bool], bool] = {}
         self._steps: list[Step] = []
         self.put_back: list[str] = []
 
@@ -255,13 +257,24 @@ class Twin:
                 bounds[index] = int(self._tensors.constants[name].reshape(-1)[0])
         return bounds[0], bounds[1]
 
-    def _is_complete(self, tensor: str) -> bool:
+    def _is_complete(self, tensor: str, *, narrowed: bool = False) -> bool:
         """Whether no Relu can be missing behind a tensor, because nothing in it is negative.
 
         Looked through are operators that move or average values, and pairs whose range has
         negative numbers; what the user feeds is as it is.
+
+        Args:
+            tensor: The tensor.
+            narrowed: Whether such a pair lies behind it.
         """
-        narrowed = False
+        known = self._complete.get((tensor, narrowed))
+        if known is None:
+            # Until it is known; a file can be malformed enough to have nodes in a circle.
+            self._complete[tensor, narrowed] = True
+            known = self._complete[tensor, narrowed] = self._judged(tensor, narrowed=narrowed)
+        return known
+
+    def _judged(self, tensor: str, *, narrowed: bool) -> bool:
         for maker in self._up(tensor):
             if self._is(maker, QUANTIZE):
                 code = self._codes.get(maker.output[0])
@@ -270,6 +283,9 @@ class Twin:
                 narrowed = True
             elif maker.op_type in NEVER_NEGATIVE:
                 return True
+            elif self._moves(maker) and len(data_inputs(maker)) > 1:
+                tensors = [maker.input[index] for index in data_inputs(maker)]
+                return all(self._is_complete(item, narrowed=narrowed) for item in tensors)
             elif not (self._keeps_signs(maker) or self._is(maker, DEQUANTIZE)):
                 return False
         return not narrowed

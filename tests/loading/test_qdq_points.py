@@ -155,6 +155,23 @@ def test_relu_and_relu6_left_to_ranges_are_put_back():
     assert "2 Relu or Clip" in model.notes[0]
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_relu_behind_a_concat_is_missing_if_any_branch_can_be_negative(signed):
+    b = QdqModel()
+    x = b.pair(b.input("x", (1, 3, 8, 8)), 0.05, 3)
+    one = b.node("Relu", [b.conv(x, (3, 4), "one")], "relu")
+    two = b.conv(x, (3, 4), "two")
+    two = two if signed else b.node("Sigmoid", [two], "sigmoid")
+    y = b.node(
+        "Concat", [b.pair(one, 0.05, -128), b.pair(two, 0.05, 0 if signed else -128)], axis=1
+    )
+    b.output(b.conv(b.pair(y, 0.05, -128), (8, 2), "last"))
+
+    assumed = [node.name for node in load(b.proto()).nodes if node.assumed]
+
+    assert len(assumed) == int(signed)
+
+
 def test_seven_bits_out_of_eight_limit_the_point_and_not_the_float_baseline():
     proto = qdq_models.seven_bits()
     model = load(proto)
