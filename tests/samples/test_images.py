@@ -106,7 +106,9 @@ def test_images_that_8_bits_of_rgb_do_not_hold_are_refused(tmp_path, pillow, mod
 
     error = refused(tmp_path, [IMAGE])
 
-    assert ("transparent" if mode == "RGBA" else f"mode is {mode}") in error.message
+    # Pillow called a PNG of 16 bits I before it called it I;16.
+    said = "transparent" if mode == "RGBA" else f"mode is {mode.partition(';')[0]}"
+    assert said in error.message
     assert "Save it" in error.hint
 
 
