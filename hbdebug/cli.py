@@ -171,6 +171,7 @@ def sensitivity(
 ) -> None:
     """Rank nodes by the damage each does alone, and suggest which to move."""
     from hbdebug import pipeline
+    from hbdebug.recording import JOURNAL
     from hbdebug.samples import parse_preparation
 
     preparation = parse_preparation(
@@ -219,7 +220,7 @@ def sensitivity(
     _deliver(result, output, format, top)
     if not result.complete:
         raise typer.Exit(EXIT_INTERRUPTED)
-    (output / pipeline.JOURNAL).unlink(missing_ok=True)
+    (output / JOURNAL).unlink(missing_ok=True)
     if fail_below is not None:
         pipeline.check_gate(result, fail_below)
 

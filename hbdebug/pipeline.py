@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-import platform
-import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hbdebug
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
-from hbdebug.analysis.diagnostics import diagnose
 from hbdebug.analysis.inputs import check_inputs
-from hbdebug.analysis.journal import Journal
 from hbdebug.analysis.nonfinite import notes_on_samples
 from hbdebug.analysis.outputs import real_outputs
-from hbdebug.analysis.sensitivity import (
+from hbdebug.analysis.sensitivity import Request, check_request, rank
+from hbdebug.analysis.whole import (
     SUGGESTED,
-    Request,
-    check_request,
     cut_off,
     measure_ceilings,
     measure_integer_ceiling,
     measure_suggested,
-    rank,
 )
 from hbdebug.engine import DEFAULT_MEMORY, Engine
 from hbdebug.errors import GateMissed, ModelError, UnsupportedError, UsageError
@@ -39,8 +31,9 @@ from hbdebug.model import Assignment, Node, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import MOST_LIFTS
 from hbdebug.recommend import suggest as search_suggestion
+from hbdebug.recording import Stopwatch, journal_opener, model_info, record, settings_of
 from hbdebug.report.record import refuse_overwriting, write_bytes_atomic
-from hbdebug.results import Ceiling, DataInfo, ModelInfo, SensitivityResult
+from hbdebug.results import Ceiling, SensitivityResult
 from hbdebug.samples import Preparation, Samples, TensorSpec, open_samples
 from hbdebug.threads import one_blas_thread
 from hbdebug.toolchain import check_march
@@ -51,17 +44,12 @@ if TYPE_CHECKING:
     import onnx
 
     from hbdebug.analysis.forms import Forms
-    from hbdebug.analysis.sensitivity import Kind, Ranking
+    from hbdebug.analysis.sensitivity import Kind
     from hbdebug.engine import Fidelity
     from hbdebug.integer_run import IntegerRunner
     from hbdebug.isolation import Isolation
     from hbdebug.loading.repair import Repaired
     from hbdebug.results import InputWarning, ModelListing, Suggestion
-
-JOURNAL = "partial.jsonl"
-"""Name of the file, in the output folder, that holds what an unfinished run has measured."""
-
-_FEW_SAMPLES = 8
 
 
 def sensitivity(
@@ -144,7 +132,7 @@ def sensitivity(
     Raises:
         HbdebugError: See `hbdebug.errors`.
     """
-    watch, seconds = observer or Observer(), _Stopwatch()
+    watch, seconds = observer or Observer(), Stopwatch()
     request = Request(
         metrics=_resolved(metrics, watch),
         kind=kind,
@@ -213,11 +201,9 @@ def sensitivity(
         forms, said = _compared_forms(engine, stream, request, watch)
         notes += said
         seconds.lap("integer forms")
-    settings = _settings(engine, request, output_node)
+    settings = settings_of(engine, request, output_node)
     settings["preparation"] = stream.preparation.asked()
-    journal = _journal_opener(
-        journal_folder, whole, stream, settings, resume=resume, observer=watch
-    )
+    journal = journal_opener(journal_folder, whole, stream, settings, resume=resume, observer=watch)
     ranking = rank(
         engine,
         stream,
@@ -230,7 +216,7 @@ def sensitivity(
     notes += ranking.notes
     seconds.lap("ranking")
     notes += notes_on_samples(engine, stream, ranking.broken)
-    result = _with_forms(_record(whole, stream, request, limits, ranking), forms)
+    result = _with_forms(record(whole, stream, request, limits, ranking), forms)
     suggestion = None
     if suggest and kind == "node" and not ranking.interrupted:
         suggestion = search_suggestion(
@@ -537,153 +523,3 @@ def _loaded(
             raise UsageError("a loaded model has its weights", hint="Give float_model to load().")
         return model
     return load(model, skip_unsupported=skip_unsupported, float_model=float_model)
-
-
-def model_info(model: QuantModel, march: str = "") -> ModelInfo:
-    """Return the record of a model."""
-    kinds = Counter(
-        f"{point.role} {'float32' if point.params is None else point.params.dtype}"
-        if point.enabled
-        else f"{point.role} not quantized"
-        for point in model.points
-    )
-    return ModelInfo(
-        path=model.path,
-        sha256=model.sha256,
-        kind=model.kind,
-        producer=model.producer,
-        march=march,
-        nodes=len(model.nodes),
-        points=dict(sorted(kinds.items())),
-        inputs={spec.name: _spec_text(spec) for spec in model.inputs},
-        outputs={spec.name: _spec_text(spec) for spec in model.outputs},
-    )
-
-
-def _record(
-    model: QuantModel,
-    samples: Samples,
-    request: Request,
-    limits: tuple[Ceiling, ...],
-    ranking: Ranking,
-) -> SensitivityResult:
-    return SensitivityResult(
-        hbdebug_version=hbdebug.__version__,
-        command="",
-        model=model_info(model, request.march),
-        data=DataInfo(
-            path=str(samples.path),
-            samples=tuple(samples.names),
-            found=samples.found,
-            complete=ranking.complete_samples,
-        ),
-        scheme="as in the file",
-        fidelity="calibrated",
-        metrics=request.measured,
-        seed=request.seed,
-        kind=request.kind,
-        output_node="",
-        coverage=ranking.coverage,
-        verdict=ceilings.verdict(limits, request.target, request.march),
-        ceilings=limits,
-        nodes=ranking.nodes,
-        points=ranking.points,
-        not_analysed=ranking.not_analysed,
-        warnings=_warnings(model, samples),
-        diagnostics=diagnose(model),
-    )
-
-
-def _warnings(model: QuantModel, samples: Samples) -> tuple[str, ...]:
-    found = list(model.warnings)
-    if len(samples) < _FEW_SAMPLES:
-        count = len(samples)
-        found.append(
-            f"{count} sample{'' if count == 1 else 's'} only: a ranking from so few can change "
-            f"with others; {_FEW_SAMPLES} or more are better"
-        )
-    found.extend(f"sample {item.name} left out: {item.reason}" for item in samples.skipped)
-    return tuple(found)
-
-
-def _settings(engine: Engine, request: Request, output_node: str) -> dict[str, Any]:
-    """Return what the numbers depend on besides model and data."""
-    import numpy  # noqa: PLC0415, ICN001 - for its version only
-    import onnx  # noqa: PLC0415
-    import onnxruntime
-
-    return {
-        "kind": request.kind,
-        "nodes": list(request.nodes),
-        "ops": list(request.ops),
-        "split": request.split,
-        "output_node": output_node,
-        "target": request.target,
-        "exact": engine.exact,
-        "fidelity": engine.fidelity,
-        "march": engine.march,
-        "optimization": "walk: basic, jump: basic" if engine.exact else "walk: basic, jump: all",
-        "jobs": engine.jobs,
-        "memory": engine.memory,
-        "provider": engine.provider,
-        "versions": {
-            "onnxruntime": onnxruntime.__version__,
-            "onnx": onnx.__version__,
-            "numpy": numpy.__version__,
-            "python": platform.python_version(),
-        },
-    }
-
-
-def _journal_opener(
-    folder: str | Path | None,
-    model: QuantModel,
-    samples: Samples,
-    settings: dict[str, Any],
-    *,
-    resume: bool,
-    observer: Observer,
-) -> Callable[[int], Journal] | None:
-    if folder is None:
-        return None
-    # How many run side by side, and in how much memory, changes no number.
-    key = {name: value for name, value in settings.items() if name not in {"jobs", "memory"}}
-    key |= {"model": model.sha256, "data": samples.digest, "version": hbdebug.__version__}
-
-    def open_journal(evaluations: int) -> Journal:
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot be made: {error.strerror}", where=str(folder), hint="Choose another -o."
-            ) from error
-        journal = Journal(path / JOURNAL, key | {"evaluations": evaluations}, resume=resume)
-        if resume:
-            observer.note(journal.resumption())
-        return journal
-
-    return open_journal
-
-
-class _Stopwatch:
-    """Wall time by phase."""
-
-    def __init__(self) -> None:
-        self._started = self._last = time.perf_counter()
-        self._laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """End a phase."""
-        now = time.perf_counter()
-        self._laps[name] = now - self._last
-        self._last = now
-
-    def laps(self) -> dict[str, float]:
-        """Return seconds by phase, and their total."""
-        return {**self._laps, "total": time.perf_counter() - self._started}
-
-
-def _spec_text(spec: TensorSpec) -> str:
-    sizes = ", ".join("?" if size is None else str(size) for size in spec.shape)
-    return f"{spec.dtype}[{sizes}]"

@@ -12,7 +12,7 @@ import pytest
 import hbdebug
 from hbdebug.analysis.alone import KernelPoints
 from hbdebug.analysis.ceilings import _integer_inputs
-from hbdebug.analysis.sensitivity import cut_off
+from hbdebug.analysis.whole import cut_off
 from hbdebug.engine import Engine
 from hbdebug.errors import GateMissed, UnsupportedError
 from hbdebug.integer_run import run

@@ -30,7 +30,7 @@ RANKS = (
     {"worker"},
     {"isolation"},
     {"analysis"},
-    {"recommend"},
+    {"recommend", "recording"},
     {"conversion", "inference", "pipeline"},
     {"__init__", "cli"},
     {"__main__"},

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from hbdebug import pipeline
+from hbdebug import pipeline, recording
 from hbdebug.errors import DataError
 from hbdebug.loading import load
 from hbdebug.samples import Preparation
@@ -196,7 +196,7 @@ def test_a_journal_of_other_preparation_is_not_resumed(tmp_path, model):
             model, calib, suggest=False, journal_folder=tmp_path / "out",
             preparation=Preparation(scale=scale),
         )  # fmt: skip
-        keys.append((tmp_path / "out" / pipeline.JOURNAL).read_text().split("\n")[0])
+        keys.append((tmp_path / "out" / recording.JOURNAL).read_text().split("\n")[0])
 
     assert keys[0] == keys[1] != keys[2]
 
