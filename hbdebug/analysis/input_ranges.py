@@ -61,10 +61,16 @@ def beyond_threshold(case: Case) -> Iterator[InputWarning]:
     largest = max(item.largest for item in wide)
     clipped = sum(item.clipped for item in wide) / sum(item.size for item in wide)
     ratio = largest / interval.limit
+    # Of an asymmetric range one end may be passed while the values are smaller than the other.
+    reach = (
+        f"values reach {largest:.4g}, {ratio:.3g} times {case.expects.represents}"
+        if interval.symmetric
+        else f"values lie in {case.data.low:.4g} ... {case.data.high:.4g}, beyond "
+        f"{case.expects.represents}"
+    )
     yield case.warning(
         "beyond_threshold",
-        f"values reach {largest:.4g}, {ratio:.3g} times {case.expects.represents}: "
-        f"{clipped:.1%} of the values are clipped{_guess(case, ratio)}",
+        f"{reach}: {clipped:.1%} of the values are clipped{_guess(case, ratio)}",
         "prepare the data as for the calibration: compare mean, scale and type of both",
         samples=wide,
         threshold=interval.limit,
