@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 from hbdebug import pipeline, recording
 from hbdebug.errors import DataError
@@ -223,3 +224,40 @@ def test_an_image_input_of_the_chip_is_recognized_in_the_model(tmp_path):
         measured(image_model(), tmp_path / "a.npy")
     shifted = measured(image_model(), tmp_path / "a.npy", preparation=Preparation(offset=(-128.0,)))
     assert numbers(shifted) == numbers(measured(image_model(), tmp_path / "b.npy"))
+
+
+def test_images_for_an_input_of_pixels_minus_128_and_what_was_done_is_told(tmp_path):
+    b = CalibratedModel()
+    x = b.point(b.input("x", (1, 3, 8, 8)), 127.0)
+    w = b.constant("scale", np.full((3, 1, 1, 1), 1 / 255, np.float32))
+    bias = b.constant("bias", np.full(3, 128 / 255, np.float32))
+    x = b.hz(
+        "HzPreprocess",
+        [x, w, bias],
+        "pre",
+        input_type="RGB_128",
+        channel_group=3,
+        data_format="NCHW",
+    )
+    b.output(b.conv(x, (3, 4), "conv"))
+    onnx.save(b.proto(), tmp_path / "model.onnx")
+    (tmp_path / "calib").mkdir()
+    random = np.random.default_rng(0)
+    for index in range(2):
+        pixels = random.integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "calib" / f"{index}.png")
+
+    done = hbdebug(
+        "sensitivity",
+        tmp_path / "model.onnx",
+        tmp_path / "calib",
+        *("--resize", "8x8", "--no-suggest", "-o", tmp_path / "out"),
+    )
+
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert (
+        "note: images of input 'x': resize 8x8 bilinear, RGB, float32, + offset -128 (the "
+        "input's type is RGB_128), HWC->CHW, batch dimension" in text
+    )
+    assert "pixel_convention" not in text
