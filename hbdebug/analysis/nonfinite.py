@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hbdebug.model import Node
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -87,8 +85,9 @@ def _beginnings(
             made = [name for name in step.outputs if name in leading]
             number = max((getattr(counts[name], of) for name in made), default=0)
             if number:
-                op_type = step.op_type if isinstance(step, Node) else "HzCalibration"
                 size = max(counts[name].size for name in made)
-                found.append(f"{what} begins in {step.name} ({op_type}): {number} of {size} values")
+                found.append(
+                    f"{what} begins in {step.name} ({step.op_type}): {number} of {size} values"
+                )
                 break
     return found
