@@ -137,6 +137,8 @@ class Point:
         op_type: Operator of the node that ``name`` is of.
         stored: What a constant is behind the point under ``params``, where the file holds its
             integers itself: they may have been chosen otherwise than by rounding. None elsewhere.
+        original: Which constant of the float model the value in front of the point is, in words;
+            empty where the file has it.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Point:
     reason: str = ""
     op_type: str = CALIBRATION
     stored: NDArray[np.generic] | None = None
+    original: str = ""
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hbdebug.engine import Engine
 from hbdebug.loading import load
 from hbdebug.loading.qdq import ONLY_INTEGERS
 from hbdebug.model import Assignment
-from hbdebug.pipeline import sensitivity
+from hbdebug.pipeline import info, sensitivity
 from tests.loading.golden import FIXTURES
 from tests.models import save_samples
 from tests.onnxruntime_quantizer import attention, float_run, quantize, recurrent, samples_for
@@ -197,6 +197,8 @@ def test_the_float_model_supplies_the_weights_and_is_the_baseline(network, tmp_p
 
     model = load(quantized, float_model=proto)
     assert all(point.enabled for point in model.points)
+    listed = info(quantized, float_model=proto).points
+    assert all(point.original for point in listed if point.role == "weight")
     calib = save_samples(tmp_path / "calib", samples)
     result = sensitivity(quantized, calib, float_model=proto, suggest=False)
 

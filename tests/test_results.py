@@ -287,6 +287,7 @@ def test_the_listing_has_a_json_form_with_every_point_and_node():
         "enabled": False,
         "reason": "switched off in the file",
         "name_in_file": None,
+        "original": "",
     }
     assert record["nodes"][1] == {
         "name": "Softmax@0",

@@ -249,6 +249,7 @@ def list_model(model: QuantModel, info: ModelInfo) -> ModelListing:
                 consumers=consumer_names(model, point),
                 enabled=point.enabled,
                 reason=point.reason,
+                original=point.original,
             )
         )
     nodes = [

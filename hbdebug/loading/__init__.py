@@ -128,7 +128,7 @@ def _with_float_weights(
     if not wanted:
         return loaded
     originals = match_originals(loaded, wanted.keys(), read_model(float_model))
-    given = qdq.with_originals(loaded, originals.found)
+    given = qdq.with_originals(loaded, originals.found, originals.source)
     count = f"{len(originals.found)} of {len(wanted)}"
     note = f"{count} stored weights and biases have their original values from the float model"
     reasons: dict[str, list[str]] = {}

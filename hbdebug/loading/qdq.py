@@ -144,12 +144,17 @@ def warned(model: QuantModel) -> QuantModel:
     return replace(model, warnings=tuple(found))
 
 
-def with_originals(model: QuantModel, originals: Mapping[str, NDArray[np.generic]]) -> QuantModel:
+def with_originals(
+    model: QuantModel,
+    originals: Mapping[str, NDArray[np.generic]],
+    source: Mapping[str, str] | None = None,
+) -> QuantModel:
     """Give constants their original float values, so that their own error can be measured.
 
     Args:
         model: What `build` returned.
         originals: Constant, one of `integer_constants`, -> its value before it was quantized.
+        source: Constant -> where that came from, in words.
     """
     constants = dict(model.constants)
     steps: list[Step] = []
@@ -157,7 +162,8 @@ def with_originals(model: QuantModel, originals: Mapping[str, NDArray[np.generic
         if isinstance(step, Point) and step.reason == ONLY_INTEGERS and step.input in originals:
             stored = model.constants[step.input]
             constants[step.input] = originals[step.input].astype(stored.dtype)
-            steps.append(replace(step, enabled=True, reason="", stored=stored))
+            original = (source or {}).get(step.input, "")
+            steps.append(replace(step, enabled=True, reason="", stored=stored, original=original))
         else:
             steps.append(step)
     return replace(model, steps=tuple(steps), constants=constants)

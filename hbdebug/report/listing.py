@@ -70,7 +70,9 @@ def listed_point_rows(listing: ModelListing) -> list[ListedPointRow]:
             scale=format_real(point.scale),
             tensor=point.tensor,
             consumers=", ".join(point.consumers) or "(graph output)",
-            state="; ".join(filter(None, (_point_state(point), _own_name(point)))),
+            state="; ".join(
+                filter(None, (_point_state(point), _original(point), _own_name(point)))
+            ),
         )
         for point in listing.points
     ]
@@ -93,6 +95,10 @@ def _node_state(node: ListedNode) -> str:
     if node.analysed:
         return ""
     return f"not analysed: {node.reason}" if node.reason else "not analysed"
+
+
+def _original(point: ListedPoint) -> str:
+    return f"original: {point.original}" if point.original else ""
 
 
 def _point_state(point: ListedPoint) -> str:

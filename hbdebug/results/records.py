@@ -406,6 +406,7 @@ class ListedPoint:
         enabled: Whether the file quantizes here.
         reason: Why it does not, in words; empty otherwise.
         name_in_file: The file's own name, which may be empty or shared; None in older records.
+        original: Which constant of the float model the weight is, in words; empty otherwise.
     """
 
     name: str
@@ -419,6 +420,7 @@ class ListedPoint:
     enabled: bool = True
     reason: str = ""
     name_in_file: str | None = None
+    original: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
