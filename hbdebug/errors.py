@@ -76,3 +76,8 @@ class DataError(HbdebugError):
     """The calibration data are missing, unreadable or do not fit the model."""
 
     exit_code = 4
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what a library said; more of it is for its own developers."""
+    return str(error).strip().splitlines()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from hbdebug.errors import ModelError
+from hbdebug.errors import ModelError, first_line
 from hbdebug.metrics import Reference
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def run_float(
     except KeyError as error:
         raise ModelError(f"it has another input, {error.args[0]}", where=where) from error
     except Exception as error:
-        raise ModelError(
-            f"ONNX Runtime cannot run it: {str(error).strip().splitlines()[0]}", where=where
-        ) from error
+        raise ModelError(f"ONNX Runtime cannot run it: {first_line(error)}", where=where) from error
     return dict(zip((item.name for item in session.get_outputs()), values, strict=True))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from hbdebug.errors import ModelError
+from hbdebug.errors import ModelError, first_line
 from hbdebug.walk import FLOAT, NOTHING, Arrays, Walker
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Jumps:
                 outputs.update(zip(runner.outputs, runner.run(values), strict=True))
             except Exception as error:
                 raise ModelError(
-                    f"ONNX Runtime failed: {str(error).strip().splitlines()[0]}",
+                    f"ONNX Runtime failed: {first_line(error)}",
                     where=f"the graph from step {cut} on",
                 ) from error
         return outputs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hbdebug.analysis import ceilings
 from hbdebug.analysis.coverage import list_model, measurable
+from hbdebug.analysis.input_case import input_type
 from hbdebug.analysis.inputs import check_inputs
 from hbdebug.analysis.nonfinite import notes_on_samples
 from hbdebug.analysis.outputs import real_outputs
@@ -27,7 +28,7 @@ from hbdebug.float_run import compare_baseline, run_float
 from hbdebug.loading import load
 from hbdebug.loading.qdq import require_calibrated
 from hbdebug.metrics import badness, resolve_metric
-from hbdebug.model import Assignment, Node, QuantModel
+from hbdebug.model import Assignment, QuantModel
 from hbdebug.observer import Observer
 from hbdebug.recommend import MOST_LIFTS
 from hbdebug.recommend import suggest as search_suggestion
@@ -251,20 +252,8 @@ def _dtypes(model: QuantModel, samples: Samples, provider: str) -> dict[str, str
 
 def input_types(model: QuantModel) -> dict[str, str]:
     """Return the ``input_type`` of each image input: of the HzPreprocess node that reads it."""
-    inputs = {spec.name for spec in model.inputs}
-    found = {}
-    for node in model.nodes:
-        if node.op_type != "HzPreprocess" or not node.inputs:
-            continue
-        source = model.in_front_of_points(node.inputs[0])
-        maker = model.producer_of.get(source)
-        # Models trained in NHWC have a Transpose in front (measured against HMCT 1.1.0).
-        if isinstance(maker, Node) and maker.op_type == "Transpose":
-            source = model.in_front_of_points(maker.inputs[0])
-        if source in inputs:
-            kind = node.attributes.get("input_type", "")
-            found[source] = kind.decode() if isinstance(kind, bytes) else str(kind)
-    return found
+    found = {spec.name: input_type(model, spec.name) for spec in model.inputs}
+    return {name: kind for name, kind in found.items() if kind}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from hbdebug.errors import ModelError, UsageError
+from hbdebug.errors import ModelError, UsageError, first_line
 from hbdebug.model import Point
 from hbdebug.quant import broadcast_channels
 
@@ -370,7 +370,7 @@ class Slicer:
             session = onnxruntime.InferenceSession(content, options, providers=[self._provider])
         except Exception as error:
             raise ModelError(
-                f"ONNX Runtime {onnxruntime.__version__} cannot load it: {_first_line(error)}",
+                f"ONNX Runtime {onnxruntime.__version__} cannot load it: {first_line(error)}",
                 where=where,
                 hint="If the operator is newer than this ONNX Runtime, upgrade onnxruntime.",
             ) from error
@@ -431,10 +431,6 @@ def _available_provider(name: str) -> str:
             hint=f"It has: {choices}. GPU providers come with the package onnxruntime-gpu.",
         )
     return provider
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _node_proto(op: Op) -> onnx.NodeProto:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hbdebug.errors import ModelError, UnsupportedError
+from hbdebug.errors import ModelError, UnsupportedError, first_line
 from hbdebug.keep import Kept
 from hbdebug.kernels.floating import KERNELS
 from hbdebug.model import Assignment, Node, Point
@@ -237,7 +237,7 @@ class Walker:
             return dict(zip(runner.outputs, runner.run(feeds), strict=True))
         except Exception as error:
             raise ModelError(
-                f"ONNX Runtime failed: {str(error).strip().splitlines()[0]}",
+                f"ONNX Runtime failed: {first_line(error)}",
                 where=f"node {step.name} ({step.op_type})",
             ) from error
 

@@ -32,6 +32,12 @@ def classifier_samples(count=3):
     return [{"x": np.load(file)} for file in files]
 
 
+def made(network):
+    """Return a float model and samples of it."""
+    proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
+    return proto, classifier_samples() if network == "classifier" else samples_for(proto)
+
+
 SETTINGS = {
     "int8": {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8},
     "uint8_per_channel": {"per_channel": True},
@@ -50,8 +56,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("network", ["classifier", "attention", "recurrent"])
 def test_all_points_on_equals_onnxruntime_bit_for_bit(network, settings, tmp_path):
-    proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
-    samples = classifier_samples() if network == "classifier" else samples_for(proto)
+    proto, samples = made(network)
     if network == "attention" and "per_channel" in settings and VERSION < (1, 18):
         pytest.skip("ONNX Runtime 1.17 cannot quantize one-dimensional constants per channel")
     quantized = quantize(proto, samples, tmp_path, **settings)
@@ -68,8 +73,7 @@ def test_all_points_on_equals_onnxruntime_bit_for_bit(network, settings, tmp_pat
 def test_float_baseline_is_the_float_model_although_the_quantizer_took_activations_out(
     network, tmp_path
 ):
-    proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
-    samples = classifier_samples() if network == "classifier" else samples_for(proto)
+    proto, samples = made(network)
     settings = {"extra_options": {"AddQDQPairToWeight": True, "QuantizeBias": False}}
     quantized = quantize(proto, samples, tmp_path, **settings)
     left = {node.op_type for node in quantized.graph.node}
@@ -190,8 +194,7 @@ def test_weights_in_integers_are_said_to_be_unmeasurable(tmp_path):
 
 @pytest.mark.parametrize("network", ["classifier", "attention", "recurrent"])
 def test_the_float_model_supplies_the_weights_and_is_the_baseline(network, tmp_path):
-    proto = {"classifier": classifier, "attention": attention, "recurrent": recurrent}[network]()
-    samples = classifier_samples() if network == "classifier" else samples_for(proto)
+    proto, samples = made(network)
     quantized = quantize(proto, samples, tmp_path)
     stored = sum(point.role == "weight" for point in load(quantized).points)
 

@@ -119,7 +119,7 @@ def expectation_of(model: QuantModel, tensor: str) -> Expectation:
         interval=widest.interval,
         scale=widest.scale,
         thresholds=thresholds,
-        input_type=_input_type(model, tensor),
+        input_type=input_type(model, tensor),
     )
 
 
@@ -132,7 +132,8 @@ def _interval(params: QuantParams) -> Interval:
     return Interval(low=-high if symmetric else (params.qmin - zero) * scale, high=high)
 
 
-def _input_type(model: QuantModel, tensor: str) -> str:
+def input_type(model: QuantModel, tensor: str) -> str:
+    """Return the ``input_type`` of the HzPreprocess that reads a graph input; empty without one."""
     for node in _nodes_behind(model, tensor):
         if node.op_type == "HzPreprocess":
             value: Any = node.attributes.get("input_type", "")

@@ -8,6 +8,7 @@ import numpy as np
 
 from hbdebug.errors import ModelError
 from hbdebug.loading import protobuf
+from hbdebug.loading.qdq import quantizing
 from hbdebug.loading.skeleton import Skeleton
 from hbdebug.model import Node
 
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
     from hbdebug.model import QuantModel
     from hbdebug.samples import TensorSpec
 
-_QUANTIZING = frozenset(
-    {
-        "ConvInteger",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "HzCalibration",
-        "HzDequantize",
-        "HzQuantize",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "QuantizeLinear",
-    }
-)
-
 
 def skeleton_of_float(file: ModelFile, model: QuantModel) -> Skeleton:
     """Return the skeleton of the float model.
@@ -43,7 +29,7 @@ def skeleton_of_float(file: ModelFile, model: QuantModel) -> Skeleton:
         ModelError: It is quantized, damaged, or has other inputs and outputs than the model.
     """
     graph = file.proto.graph
-    found = sorted({str(node.op_type) for node in graph.node} & _QUANTIZING)
+    found = sorted(quantizing(str(node.op_type) for node in graph.node))
     if found:
         raise ModelError(
             f"is no float model: it holds {' and '.join(found)}",

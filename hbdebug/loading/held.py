@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hbdebug.errors import ModelError
+from hbdebug.loading.integer_moves import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,10 +72,13 @@ def moved(node: Node, held: Mapping[str, Held], constants: Mapping[str, Array]) 
         return None
     try:
         return _moved(node, source, constants)
-    except (TypeError, ValueError):
+    except (ModelError, TypeError, ValueError):
         # A shape or axes that do not fit: ONNX Runtime will say so, matching goes on without.
         return None
 
+
+# Operators that give a constant another shape and move none of its values.
+_RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
@@ -153,31 +157,8 @@ def _moved(node: Node, source: Held, constants: Mapping[str, Array]) -> Held | N
     if node.op_type == "Transpose":
         axes = node.attributes.get("perm") or range(source.values.ndim)[::-1]
         return source.transposed(tuple(int(axis) for axis in axes))
-    given = constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
-    shape = _shape_behind(node, source.values, None if given is None else given.reshape(-1))
-    return None if shape is None else source.reshaped(shape)
-
-
-def _shape_behind(node: Node, values: Array, given: Array | None) -> tuple[int, ...] | None:
-    """Return the shape that a node gives to values; None where it does something else.
-
-    Args:
-        node: The node.
-        values: What it reads.
-        given: Its second input, flat: sizes or axes.
-    """
-    shape = values.shape
-    if node.op_type == "Flatten":
-        return (int(np.prod(shape[: int(node.attributes.get("axis", 1))])), -1)
-    if node.op_type == "Reshape" and given is not None:
-        sizes = [int(size) for size in given]
-        if not int(node.attributes.get("allowzero", 0)):
-            kept = zip(sizes, (*shape, *[0] * len(sizes)), strict=False)
-            sizes = [before if size == 0 else size for size, before in kept]
-        return tuple(sizes)
-    listed = node.attributes.get("axes") if given is None else given
-    if node.op_type not in ("Squeeze", "Unsqueeze") or listed is None:
+    if node.op_type not in _RESHAPING:
         return None
-    axes = tuple(int(axis) for axis in listed)
-    change = np.squeeze if node.op_type == "Squeeze" else np.expand_dims
-    return tuple(change(values, axes).shape)
+    given = constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    inputs = [source.values] if given is None else [source.values, given]
+    return source.reshaped(folded(node.op_type, inputs, node.attributes).shape)

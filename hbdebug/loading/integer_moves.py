@@ -114,6 +114,7 @@ def folded(
         ModelError: Its inputs do not fit together.
     """
     try:
-        return np.ascontiguousarray(_FOLDED[op_type](inputs, attributes))
+        # Not by ascontiguousarray, which gives a scalar a dimension.
+        return np.asarray(_FOLDED[op_type](inputs, attributes), order="C")
     except (IndexError, TypeError, ValueError) as error:
         raise ModelError(f"{op_type} cannot be computed on its constants: {error}") from error

@@ -15,7 +15,7 @@ from hbdebug.loading.graph import some
 from hbdebug.loading.hmct import Reader
 from hbdebug.loading.quantize_linear import DEQUANTIZE, QUANTIZE
 from hbdebug.loading.twin import ONLY_INTEGERS, Twin
-from hbdebug.model import Point, QuantModel
+from hbdebug.model import CALIBRATION, Point, QuantModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +59,14 @@ def qoperators(op_types: Iterable[str]) -> list[str]:
         for op_type in dict.fromkeys(op_types)
         if op_type in _QOPERATORS or op_type.startswith(_QOPERATOR_PREFIX)
     ]
+
+
+def quantizing(op_types: Iterable[str]) -> list[str]:
+    """Return the operators that no float model holds, each once."""
+    pairs = {op_type for _, op_type in QUANTIZE | DEQUANTIZE}
+    found = list(dict.fromkeys(op_types))
+    integers = qoperators(found)
+    return [name for name in found if name in pairs or name == CALIBRATION or name in integers]
 
 
 def refuse_qoperators(path: str, op_types: Sequence[str]) -> None:

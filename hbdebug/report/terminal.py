@@ -290,13 +290,20 @@ def _render_alerts(result: SensitivityResult, console: Console) -> None:
 
 
 def _render_input_warnings(result: SensitivityResult, console: Console) -> None:
+    title = "Data: signs that the samples do not fit the model"
     rows = input_warning_rows(result)
-    if not rows:
-        return
-    print_title(console, "Data: signs that the samples do not fit the model")
-    for row in rows:
-        print_paragraphs(console, [row.finding], "yellow")
-        print_paragraphs(console, [f"check: {row.remedy}"], "dim")
+    _render_findings(console, title, [([row.finding], f"check: {row.remedy}") for row in rows])
+
+
+def _render_findings(
+    console: Console, title: str, groups: Sequence[tuple[Sequence[str], str]]
+) -> None:
+    """Print what was found, and below each what to do about it; nothing where there is nothing."""
+    if groups:
+        print_title(console, title)
+    for findings, advice in groups:
+        print_paragraphs(console, findings, "yellow")
+        print_paragraphs(console, [advice], "dim")
 
 
 def _render_coverage(result: SensitivityResult, console: Console) -> None:
@@ -327,13 +334,9 @@ def _render_ceilings(result: SensitivityResult, console: Console) -> None:
 
 
 def _render_diagnostics(result: SensitivityResult, console: Console) -> None:
+    title = "On the chip: where it differs from this model, or reaches its limits"
     rows = diagnostic_rows(result)
-    if not rows:
-        return
-    print_title(console, "On the chip: where it differs from this model, or reaches its limits")
-    for row in rows:
-        print_paragraphs(console, row.findings, "yellow")
-        print_paragraphs(console, [f"remedy: {row.remedy}"], "dim")
+    _render_findings(console, title, [(row.findings, f"remedy: {row.remedy}") for row in rows])
 
 
 def _render_forms(result: SensitivityResult, console: Console) -> None:
