@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from collections import Counter
@@ -59,6 +60,7 @@ def record(
     limits: tuple[Ceiling, ...],
     ranking: Ranking,
 ) -> SensitivityResult:
+    """Return what is known once the nodes are ranked; the caller adds what comes after that."""
     return SensitivityResult(
         hbdebug_version=hbdebug.__version__,
         command="",
@@ -136,11 +138,20 @@ def journal_opener(
     resume: bool,
     observer: Observer,
 ) -> Callable[[int], Journal] | None:
+    """Return what opens the journal in a folder, given the number of evaluations; None without one.
+
+    Only a journal of the same model, data and settings is resumed.
+    """
     if folder is None:
         return None
     # How many run side by side, and in how much memory, changes no number.
     key = {name: value for name, value in settings.items() if name not in {"jobs", "memory"}}
-    key |= {"model": model.sha256, "data": samples.digest, "version": hbdebug.__version__}
+    key |= {
+        "model": model.sha256,
+        "originals": _digest_of_originals(model),
+        "data": samples.digest,
+        "version": hbdebug.__version__,
+    }
 
     def open_journal(evaluations: int) -> Journal:
         path = Path(folder)
@@ -156,6 +167,16 @@ def journal_opener(
         return journal
 
     return open_journal
+
+
+def _digest_of_originals(model: QuantModel) -> str:
+    """Return the SHA-256 of the float weights that the model's own file does not hold, in hex."""
+    digest = hashlib.sha256()
+    for point in model.points:
+        if point.stored is not None:
+            digest.update(f"{point.name}\0".encode())
+            digest.update(model.constants[point.input].tobytes())
+    return digest.hexdigest()
 
 
 class Stopwatch:

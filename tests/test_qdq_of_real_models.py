@@ -13,6 +13,7 @@ from hbdebug.loading import load
 from hbdebug.loading.qdq import ONLY_INTEGERS
 from hbdebug.model import Assignment
 from hbdebug.pipeline import info, sensitivity
+from hbdebug.recording import JOURNAL
 from tests.loading.golden import FIXTURES
 from tests.models import save_samples
 from tests.onnxruntime_quantizer import attention, float_run, quantize, recurrent, samples_for
@@ -228,3 +229,23 @@ def test_another_float_model_is_told(tmp_path):
     said = " ".join(result.warnings)
     assert "the float baseline is NOT the float model" in said
     assert "without their original values: wide_w" in said
+
+
+def test_a_journal_of_another_float_model_is_not_resumed(tmp_path):
+    proto, samples = made("attention")
+    quantized = quantize(proto, samples, tmp_path)
+    other = onnx.ModelProto.FromString(proto.SerializeToString())
+    weight = max(other.graph.initializer, key=lambda item: int(np.prod(item.dims)))
+    # Smaller than a step: it rounds to the integers that the file holds, as originals must.
+    array = onnx.numpy_helper.to_array(weight)
+    weight.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1.0001), weight.name))
+    calib = save_samples(tmp_path / "calib", samples)
+    keys = []
+    for given in (proto, proto, other, None):
+        sensitivity(
+            quantized, calib, suggest=False, journal_folder=tmp_path / "out", float_model=given
+        )
+        keys.append((tmp_path / "out" / JOURNAL).read_text().split("\n")[0])
+
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
